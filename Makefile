@@ -1,0 +1,47 @@
+# The same commands for people and for CI. Each creates .venv when it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test lint types unit shapes test-slow test-gpu bench format clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/quickstart.py
+
+test: lint types unit shapes
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[lab,dev]"
+	touch $(STAMP)
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest --durations=10
+
+# The same tests with every annotated shape checked at run time.
+shapes: $(STAMP)
+	$(BIN)/python -m pytest tests --jaxtyping-packages=skewflow,beartype.beartype \
+	  -m "not slow and not gpu and not bad_input"
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/edge_completion.py
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

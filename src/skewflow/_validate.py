@@ -1,0 +1,101 @@
+"""Checks at the public edge: they run before anything is computed or changed."""
+
+import torch
+from torch import Tensor
+
+from .errors import BlockSizeError, DtypeError, NonFiniteError, ShapeError
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def matrix(A: Tensor, name: str) -> None:
+    """`A` is a finite real floating-point matrix, or a batch of them, with no empty dimension."""
+    if not isinstance(A, Tensor):
+        raise DtypeError(
+            f"`{name}` must be a torch.Tensor: got {type(A).__name__}. Call torch.as_tensor first."
+        )
+    if A.dtype not in FLOATS:
+        raise DtypeError(
+            f"`{name}` must be a real floating-point tensor: got {A.dtype}. "
+            f"Convert it first, e.g. `{name}.to(torch.float32)`."
+        )
+    if A.ndim < 2:
+        raise ShapeError(
+            f"`{name}` must be a matrix (*batch, d, k): got shape {tuple(A.shape)}. "
+            "Add the missing dimensions with reshape or unsqueeze."
+        )
+    if A.numel() == 0:
+        raise ShapeError(
+            f"`{name}` must not be empty: got shape {tuple(A.shape)}. "
+            "Drop the empty batch or matrix before the call."
+        )
+    if not torch.isfinite(A).all():
+        bad = int((~torch.isfinite(A)).sum())
+        raise NonFiniteError(
+            f"`{name}` must be finite: {bad} of its {A.numel()} entries are NaN or infinite. "
+            "Look for an overflow or a too large step where it was computed."
+        )
+
+
+def tall(X: Tensor, name: str = "X") -> None:
+    """`X` is a matrix with at least as many rows as columns, as points of ST(d, k) are."""
+    matrix(X, name)
+    d, k = X.shape[-2:]
+    if k > d:
+        raise ShapeError(
+            f"`{name}` must have d >= k (orthonormal columns): got d={d}, k={k}. "
+            f"For orthonormal rows pass `{name}.mT`."
+        )
+
+
+def square(A: Tensor, name: str) -> None:
+    """`A` is a square matrix or a batch of them."""
+    matrix(A, name)
+    if A.shape[-1] != A.shape[-2]:
+        raise ShapeError(f"`{name}` must be square: got shape {tuple(A.shape)}.")
+
+
+def like(B: Tensor, A: Tensor, name: str, other: str) -> None:
+    """`B` is a matrix of the shape, dtype and device of `A`."""
+    matrix(B, name)
+    if B.shape != A.shape:
+        raise ShapeError(
+            f"`{name}` must have the shape of `{other}`: got {tuple(B.shape)} and {tuple(A.shape)}."
+        )
+    if B.dtype != A.dtype or B.device != A.device:
+        raise DtypeError(
+            f"`{name}` must have the dtype and device of `{other}`: got {B.dtype} on {B.device} "
+            f"and {A.dtype} on {A.device}. Move one with `.to(...)`."
+        )
+
+
+def one_of(value: object, allowed: tuple[str, ...], name: str) -> None:
+    """`value` is one of the allowed words."""
+    if value not in allowed:
+        words = ", ".join(repr(word) for word in allowed)
+        raise ValueError(f"`{name}` must be one of {words}: got {value!r}.")
+
+
+def generator(g: torch.Generator, name: str = "generator") -> None:
+    """`g` is a torch.Generator."""
+    if not isinstance(g, torch.Generator):
+        raise TypeError(
+            f"`{name}` must be a torch.Generator: got {type(g).__name__}. "
+            "Make one with `torch.Generator().manual_seed(0)`."
+        )
+
+
+def block_size(s: int, d: int) -> None:
+    """A block holds at least two rows and at most all `d` of them."""
+    if isinstance(s, bool) or not isinstance(s, int):
+        raise BlockSizeError(f"`block_size` must be an integer: got {s!r}.")
+    if d < 2:
+        raise BlockSizeError(
+            f"a tournament needs at least d=2 rows: got d={d}. "
+            "O(1) is the two points +1 and -1, so there is nothing to rotate."
+        )
+    if not 2 <= s <= d:
+        raise BlockSizeError(
+            f"`block_size` must lie between 2 (matchings) and the number of rows d={d} (exact): "
+            f"got block_size={s}."
+        )

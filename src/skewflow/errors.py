@@ -1,0 +1,45 @@
+"""Errors of skewflow: each message states the rule, the value that broke it and the way out."""
+
+
+class SkewflowError(Exception):
+    """Base of every error that skewflow raises on purpose."""
+
+
+class ShapeError(SkewflowError, ValueError):
+    """A tensor has the wrong number of dimensions or sizes that do not fit."""
+
+
+class DtypeError(SkewflowError, TypeError):
+    """A tensor has a dtype that the operation is not defined for."""
+
+
+class NonFiniteError(SkewflowError, ValueError):
+    """A tensor holds NaN or infinity."""
+
+
+class NotOnManifoldError(SkewflowError, ValueError):
+    """A matrix is not where it has to be: on the manifold, or in its tangent space."""
+
+
+class BlockSizeError(SkewflowError, ValueError):
+    """A block size, or a list of block sizes, does not fit the number of rows."""
+
+
+class WeightFunctionError(SkewflowError, ValueError):
+    """A weight function h is not even, not zero at zero, or not positive elsewhere."""
+
+
+class FamilyError(SkewflowError, ValueError):
+    """A family of partitions does not exist, is not built here, or does not fit the matrix."""
+
+
+class BalanceError(SkewflowError, ValueError):
+    """Omega is not (alpha, beta, h)-balanced as claimed, so rejection would be biased."""
+
+
+class SamplingError(SkewflowError, RuntimeError):
+    """A sampler cannot go on: it ran out of trials, or its state belongs to another matrix."""
+
+
+class TooLargeError(SkewflowError, ValueError):
+    """An exact enumeration would have more outcomes than its limit."""

@@ -1,0 +1,61 @@
+"""Haar-distributed points of O(d), SO(d) and ST(d, k)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import DtypeError, ShapeError
+
+
+def haar(
+    d: int,
+    k: int | None = None,
+    *,
+    special: bool = False,
+    batch: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "*batch d k"]:
+    r"""A uniformly random point of ST(d, k), O(d) (`k` omitted) or SO(d) (`special`).
+
+    QR of a Gaussian matrix; the signs of R's diagonal are moved into Q, since the Q that LAPACK
+    returns alone is *not* Haar distributed (Mezzadri 2007). For `special` one column is negated
+    where the determinant is -1. Half precisions are drawn in float32 and rounded.
+
+    Args:
+        d: Number of rows.
+        k: Number of orthonormal columns, at most `d`; `d` when omitted.
+        special: Restrict to determinant +1 (k = d only).
+        batch: Leading dimensions, for many points at once.
+        generator: Source of randomness; torch's global one when omitted.
+        dtype: Real floating dtype; torch's default when omitted.
+        device: Where the result lives; the generator's device when omitted.
+
+    Example:
+        >>> X = haar(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> bool(torch.allclose(X.mT @ X, torch.eye(3, dtype=torch.float64)))
+        True
+    """
+    k = d if k is None else k
+    if not 1 <= k <= d:
+        raise ShapeError(f"ST(d, k) needs 1 <= k <= d: got d={d}, k={k}.")
+    if special and k != d:
+        raise ShapeError(
+            f"`special=True` needs k = d, a determinant: got d={d}, k={k}. "
+            "For k < d ST(d, k) is connected, so leave `special` out."
+        )
+    if any(n < 1 for n in batch):
+        raise ShapeError(f"`batch` must have no empty dimension: got {batch}.")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not dtype.is_floating_point:
+        raise DtypeError(f"`dtype` must be a real floating dtype: got {dtype}.")
+    if device is None and generator is not None:
+        device = generator.device
+    work = dtype if dtype == torch.float64 else torch.float32
+    Z = torch.randn(*batch, d, k, generator=generator, dtype=work, device=device)
+    Q, R = torch.linalg.qr(Z)
+    Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(work).unsqueeze(-2)
+    if special:
+        Q[..., 0] *= torch.linalg.det(Q).sign().unsqueeze(-1)
+    return Q.to(dtype)

@@ -1,0 +1,25 @@
+"""Projection onto ST(d, k): the nearest matrix with orthonormal columns."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import _validate
+from .retractions import HALVES
+
+
+def project(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
+    r"""The polar factor $U V^\top$ of $X = U S V^\top$: the nearest point of ST(d, k).
+
+    Nearest in every unitarily invariant norm. Unique when `X` has full column rank; otherwise one
+    of the nearest points. On O(d) it keeps the sign of the determinant, so it lands in the
+    component of `X`. Costs one SVD, $O(dk^2)$.
+
+    Example:
+        >>> project(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    _validate.tall(X)
+    U, _, Vh = torch.linalg.svd(X.float() if X.dtype in HALVES else X, full_matrices=False)
+    return (U @ Vh).to(X.dtype)

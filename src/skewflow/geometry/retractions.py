@@ -1,0 +1,76 @@
+r"""Maps from Sk(d) to SO(d): the exponential, Cayley's and a truncated series (Sec. 2.1.1).
+
+All three have derivative $+\Omega$ at zero, so they can stand for one another in
+$X \leftarrow \Gamma(\eta\Omega) X$ (Eq. 4).
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import _validate
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def expm(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    r"""The matrix exponential, $\exp : Sk(d) \to SO(d)$, onto (Sec. 2.1.1).
+
+    Scaling and squaring by `torch.linalg.matrix_exp`; half precisions are computed in float32.
+    Costs $O(d^3)$. The squarings multiply the rounding error, so in float32 the result is
+    orthogonal to about 1e-7 times the norm of `A`.
+
+    Args:
+        A: Square matrices; the result is a rotation when they are skew.
+
+    Example:
+        >>> A = torch.tensor([[0.0, torch.pi], [-torch.pi, 0.0]], dtype=torch.float64)
+        >>> bool(torch.allclose(expm(A), -torch.eye(2, dtype=torch.float64)))
+        True
+    """
+    _validate.square(A, "A")
+    if A.dtype in HALVES:
+        return torch.linalg.matrix_exp(A.float()).to(A.dtype)
+    return torch.linalg.matrix_exp(A)
+
+
+def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    r"""The Cayley transform with derivative $+A$: $(I - A/2)^{-1}(I + A/2)$.
+
+    The paper prints $Y(\Omega) = (I + \Omega/2)^{-1}(I - \Omega/2)$ (Sec. 2.1.1), whose derivative
+    is $-\Omega$: used in Eq. 4 it *descends* where the exponential ascends. Ours is $Y(-\Omega)$.
+    It agrees with `expm` up to $O(\|A\|^3)$, rotates a plane by $2\arctan(\theta/2) < \pi$ instead
+    of $\theta$, and never reaches a rotation with eigenvalue -1. Costs $O(d^3)$, one solve.
+
+    Example:
+        >>> cayley(torch.tensor([[0.0, 2.0], [-2.0, 0.0]]))
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
+    """
+    _validate.square(A, "A")
+    H = (A.float() if A.dtype in HALVES else A) / 2
+    I = torch.eye(A.shape[-1], dtype=H.dtype, device=A.device)
+    return torch.linalg.solve(I - H, I + H).to(A.dtype)
+
+
+def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch d d"]:
+    r"""The series $\sum_{n=0}^{terms} A^n / n!$ as it stands, without scaling.
+
+    Kept only to reproduce how it fails (Sec. A.2): the result is not orthogonal, and for norms
+    above about 30 cancellation destroys every digit however many terms are taken.
+    Use `expm` for anything else.
+
+    Example:
+        >>> taylor(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), terms=2)
+        tensor([[ 0.5000,  1.0000],
+                [-1.0000,  0.5000]])
+    """
+    _validate.square(A, "A")
+    if isinstance(terms, bool) or not isinstance(terms, int) or terms < 0:
+        raise ValueError(f"`terms` must be a whole number >= 0: got {terms!r}.")
+    term = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
+    total = term
+    for n in range(1, terms + 1):
+        term = term @ A / n
+        total = total + term
+    return total

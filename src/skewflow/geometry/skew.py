@@ -1,0 +1,91 @@
+"""Skew-symmetric generators: Omega(X, G) (Eq. 2) and the basis H_ij of Sk(d) (Sec. 2.1)."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import _validate
+from ..errors import ShapeError
+
+Side = Literal["left", "right"]
+
+
+def omega(
+    X: Float[Tensor, "*batch d k"], G: Float[Tensor, "*batch d k"], side: Side = "left"
+) -> Float[Tensor, "*batch n n"]:
+    r"""The skew generator of the gradient flow on ST(d, k) (Eq. 2).
+
+    ``side="left"``: $\Omega = G X^\top - X G^\top$, for the step $X \leftarrow \exp(\eta\Omega) X$.
+    ``side="right"``: the reverse form $\Omega = X^\top G - G^\top X$, for the step
+    $X \leftarrow X \exp(\eta\Omega)$; only on O(d), because for k < d it never leaves the span
+    of $X$. On O(d) the two steps are equal, since $\Omega_{left} = X \Omega_{right} X^\top$.
+
+    With a positive step both *ascend* F when G is the gradient of F. Costs $O(d^2 k)$: the fast
+    paths read single entries through `tournaments.EdgeWeights` instead.
+
+    Args:
+        X: Point with orthonormal columns.
+        G: Euclidean gradient at `X`.
+        side: Which side of `X` the generator acts on.
+
+    Example:
+        >>> X, G = torch.eye(2), torch.tensor([[0.0, 1.0], [0.0, 0.0]])
+        >>> omega(X, G)
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
+    """
+    _validate.tall(X)
+    _validate.like(G, X, "G", "X")
+    check_side(side, *X.shape[-2:])
+    A, B = (G, X) if side == "left" else (X.mT, G.mT)
+    S = A @ B.mT
+    return S - S.mT
+
+
+def basis(
+    d: int, i: int, j: int, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Float[Tensor, "d d"]:
+    r"""The basis matrix $H_{ij}$ of Sk(d): $+1$ at (i, j), $-1$ at (j, i) (Sec. 2.1).
+
+    Example:
+        >>> basis(3, 0, 2)
+        tensor([[ 0.,  0.,  1.],
+                [ 0.,  0.,  0.],
+                [-1.,  0.,  0.]])
+    """
+    check_plane(d, i, j)
+    H = torch.zeros(d, d, dtype=dtype, device=device)
+    H[i, j], H[j, i] = 1.0, -1.0
+    return H
+
+
+def skew(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    r"""The skew part $(A - A^\top)/2$: the nearest point of Sk(d) in the Frobenius norm.
+
+    Example:
+        >>> skew(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
+    """
+    _validate.square(A, "A")
+    return (A - A.mT) / 2
+
+
+def check_side(side: Side, d: int, k: int) -> None:
+    """`side` is a known word, and "right" is asked for on O(d) only (Sec. 2.1.2)."""
+    _validate.one_of(side, ("left", "right"), "side")
+    if side == "right" and d != k:
+        raise ShapeError(
+            f'`side="right"` (the reverse form) needs a square X: got d={d}, k={k}, where it '
+            'would never leave the span of X. Use side="left".'
+        )
+
+
+def check_plane(d: int, i: int, j: int) -> None:
+    """`i` and `j` are two different rows of `d`."""
+    if not (0 <= i < d and 0 <= j < d) or i == j:
+        raise ShapeError(
+            f"a plane needs two different rows in 0..{d - 1}: got i={i}, j={j} for d={d}."
+        )
