@@ -2,6 +2,9 @@
 
 from . import errors as errors
 from . import geometry as geometry
+from . import kernels as kernels
+from . import samplers as samplers
+from . import tournaments as tournaments
 
-__all__ = ["errors", "geometry"]
+__all__ = ["errors", "geometry", "kernels", "samplers", "tournaments"]
 __version__ = "0.1.0.dev0"

@@ -122,7 +122,7 @@ def check_tangent(
     _validate.tall(X)
     _validate.like(Z, X, "Z", "X")
     tol = TOLERANCE[X.dtype] if tol is None else tol
-    S = X.mT @ Z
+    S = X.mT @ Z if X.dtype == torch.float64 else X.float().mT @ Z.float()
     error = (S + S.mT).abs().amax().item()
     size = max(1.0, Z.abs().amax().item())
     if error <= tol * size:

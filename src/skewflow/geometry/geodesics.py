@@ -1,11 +1,15 @@
 r"""Curves on ST(d, k): $\exp(t\Omega)X$ and the geodesics of the canonical metric (Sec. 2.1.1)."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from .. import _validate
-from .retractions import expm
+from ..errors import NonFiniteError
+from .retractions import HALVES, expm
+from .skew import check_fits
 
 
 def lift(
@@ -51,6 +55,8 @@ def curve(
         True
     """
     _validate.tall(X)
+    check_fits(generator, X, "generator", (X.shape[-2], X.shape[-2]))
+    _check_time(t)
     return expm(t * generator) @ X
 
 
@@ -59,9 +65,16 @@ def geodesic(
 ) -> Float[Tensor, "*batch d k"]:
     r"""The geodesic of the canonical metric from `X` with velocity `Z`, in $O(dk^2)$.
 
-    With $A = X^\top Z$ and $QR = (I - XX^\top)Z$ it is
-    $[X\,Q]\exp\!\left(t\begin{bmatrix}A & -R^\top\\ R & 0\end{bmatrix}\right)[I; 0]$
-    (Edelman, Arias and Smith 1998, Eq. 2.42), equal to ``curve(X, lift(X, Z), t)``.
+    With $A = X^\top Z$ and $W = (I - XX^\top)Z$ it is
+    $[X\,W]\exp\!\left(t\begin{bmatrix}A & -W^\top W\\ I & 0\end{bmatrix}\right)[I; 0]$, equal to
+    ``curve(X, lift(X, Z), t)``. This is the form of Edelman, Arias and Smith (1998, Sec. 2.4)
+    without their QR of W, whose derivative does not exist where W loses rank (at Z = 0, say).
+    Half precisions are computed in float32.
+
+    Args:
+        X: Point of ST(d, k).
+        Z: Tangent vector at `X`.
+        t: Where on the geodesic.
 
     Example:
         >>> X, Z = torch.eye(3)[:, :1], torch.eye(3)[:, 1:2]
@@ -70,13 +83,28 @@ def geodesic(
     """
     _validate.tall(X)
     _validate.like(Z, X, "Z", "X")
+    _check_time(t)
+    if X.dtype in HALVES:
+        return geodesic(X.float(), Z.float(), t).to(X.dtype)
     d, k = X.shape[-2:]
     A = X.mT @ Z
     A = (A - A.mT) / 2
     if d == k:
         return X @ expm(t * A)
-    Q, R = torch.linalg.qr(Z - X @ (X.mT @ Z))  # (d, min(d, k)): k columns since d > k
-    top = torch.cat([A, -R.mT], dim=-1)
-    bottom = torch.cat([R, torch.zeros_like(R)], dim=-1)
+    W = Z - X @ (X.mT @ Z)
+    # W / c balances the matrix below; the result does not depend on c, nor does its gradient.
+    c = torch.linalg.matrix_norm(W, keepdim=True).detach()
+    c = torch.where(c > 0, c, 1)
+    W = W / c
+    I = torch.eye(k, dtype=X.dtype, device=X.device)
+    top = torch.cat([A, -c * (W.mT @ W)], dim=-1)
+    bottom = torch.cat([c * I, torch.zeros_like(A)], dim=-1)
     E = expm(t * torch.cat([top, bottom], dim=-2))[..., :k]  # (2k, k)
-    return X @ E[..., :k, :] + Q @ E[..., k:, :]
+    return X @ E[..., :k, :] + W @ E[..., k:, :]
+
+
+def _check_time(t: float) -> None:
+    if not math.isfinite(t):
+        raise NonFiniteError(
+            f"`t` must be finite: got {t}. Look for an overflow where it was computed."
+        )

@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .skew import check_plane
+from ..errors import NonFiniteError, ShapeError
+from .skew import check_dtype, check_plane
 
 
 def givens(
@@ -18,8 +19,17 @@ def givens(
 ) -> Float[Tensor, "d d"]:
     r"""The rotation $\exp(\theta H_{ij})$ of the plane of rows i and j.
 
-    $\cos\theta$ at (i, i) and (j, j), $+\sin\theta$ at (i, j), $-\sin\theta$ at (j, i). Multiplied from the left it sends row i to $\cos\theta\,x_i + \sin\theta\,x_j$ and row j to
+    $\cos\theta$ at (i, i) and (j, j), $+\sin\theta$ at (i, j), $-\sin\theta$ at (j, i). Multiplied
+    from the left it sends row i to $\cos\theta\,x_i + \sin\theta\,x_j$ and row j to
     $\cos\theta\,x_j - \sin\theta\,x_i$.
+
+    Args:
+        d: Number of rows.
+        i: First row of the plane.
+        j: Second row of the plane.
+        theta: Angle in radians.
+        dtype: Real floating dtype; that of `theta` when it is a float tensor, else torch's default.
+        device: Where the result lives; that of `theta` when it is a tensor, else torch's default.
 
     Example:
         >>> givens(2, 0, 1, 0.1)
@@ -27,8 +37,21 @@ def givens(
                 [-0.0998,  0.9950]])
     """
     check_plane(d, i, j)
+    if isinstance(theta, Tensor):
+        dtype = theta.dtype if dtype is None and theta.is_floating_point() else dtype
+        device = theta.device if device is None else device
+    check_dtype(dtype)
     R = torch.eye(d, dtype=dtype, device=device)
     angle = torch.as_tensor(theta, dtype=R.dtype, device=device)
+    if angle.ndim != 0:
+        raise ShapeError(
+            f"`theta` must be one angle: got shape {tuple(angle.shape)}. "
+            "Call givens once per angle and multiply."
+        )
+    if not torch.isfinite(angle):
+        raise NonFiniteError(
+            f"`theta` must be finite: got {theta}. Look for an overflow where it was computed."
+        )
     R[i, i] = R[j, j] = angle.cos()
     R[i, j], R[j, i] = angle.sin(), -angle.sin()
     return R

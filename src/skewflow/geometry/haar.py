@@ -4,7 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import DtypeError, ShapeError
+from .. import _validate
+from ..errors import ShapeError
+from .skew import check_dtype
 
 
 def haar(
@@ -39,19 +41,25 @@ def haar(
     """
     k = d if k is None else k
     if not 1 <= k <= d:
-        raise ShapeError(f"ST(d, k) needs 1 <= k <= d: got d={d}, k={k}.")
+        raise ShapeError(
+            f"ST(d, k) needs 1 <= k <= d: got d={d}, k={k}. "
+            "For orthonormal rows draw ST(k, d) and transpose it."
+        )
     if special and k != d:
         raise ShapeError(
             f"`special=True` needs k = d, a determinant: got d={d}, k={k}. "
             "For k < d ST(d, k) is connected, so leave `special` out."
         )
-    if any(n < 1 for n in batch):
-        raise ShapeError(f"`batch` must have no empty dimension: got {batch}.")
+    if not isinstance(batch, tuple) or any(n < 1 for n in batch):
+        raise ShapeError(
+            f"`batch` must be a tuple of sizes >= 1: got {batch!r}. "
+            "Write (n,) for n points and () for one."
+        )
+    check_dtype(dtype)
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    if not dtype.is_floating_point:
-        raise DtypeError(f"`dtype` must be a real floating dtype: got {dtype}.")
-    if device is None and generator is not None:
-        device = generator.device
+    if generator is not None:
+        _validate.generator(generator)
+        device = generator.device if device is None else device
     work = dtype if dtype == torch.float64 else torch.float32
     Z = torch.randn(*batch, d, k, generator=generator, dtype=work, device=device)
     Q, R = torch.linalg.qr(Z)

@@ -1,4 +1,4 @@
-"""Inner products on tangent spaces and the Riemannian gradients they induce (Sec. 2.1.2, A.4.2)."""
+"""Inner products on tangent spaces and the Riemannian gradients they induce (Sec. 2.1.2, 9.4.2)."""
 
 from typing import Literal
 
@@ -21,8 +21,7 @@ def inner(
     r"""Inner product of two tangent vectors at `X`, per matrix.
 
     Euclidean: $\mathrm{tr}(Z_1^\top Z_2)$. Canonical:
-    $\mathrm{tr}(Z_1^\top (I - \tfrac12 X X^\top) Z_2)$
-    (the paper misplaces a bracket).
+    $\mathrm{tr}(Z_1^\top (I - \tfrac12 X X^\top) Z_2)$ (the paper misplaces a bracket).
 
     Example:
         >>> import torch
@@ -59,8 +58,8 @@ def riemannian_gradient(
                 [-1.,  0.]])
     """
     _validate.one_of(metric, METRICS, "metric")
-    if metric == "euclidean":
-        return tangent_project(X, G)
     _validate.tall(X)
     _validate.like(G, X, "G", "X")
+    if metric == "euclidean":
+        return tangent_project(X, G)
     return G - X @ (G.mT @ X)

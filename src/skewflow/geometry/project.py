@@ -13,7 +13,9 @@ def project(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
 
     Nearest in every unitarily invariant norm. Unique when `X` has full column rank; otherwise one
     of the nearest points. On O(d) it keeps the sign of the determinant, so it lands in the
-    component of `X`. Costs one SVD, $O(dk^2)$.
+    component of `X`. Costs one SVD, $O(dk^2)$. Its backward pass is torch's for the SVD, which
+    divides by differences of singular values: where two coincide, as they do for an `X` that is
+    orthonormal already, the gradient is NaN.
 
     Example:
         >>> project(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))

@@ -56,9 +56,9 @@ def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
 def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch d d"]:
     r"""The series $\sum_{n=0}^{terms} A^n / n!$ as it stands, without scaling.
 
-    Kept only to reproduce how it fails (Sec. A.2): the result is not orthogonal, and for norms
-    above about 30 cancellation destroys every digit however many terms are taken.
-    Use `expm` for anything else.
+    Kept only to reproduce how it fails (Sec. 9.1.2, 9.3): the result is not orthogonal, and
+    for norms above about 30 cancellation destroys every digit however many terms are taken. Use
+    `expm` for anything else.
 
     Example:
         >>> taylor(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), terms=2)
@@ -67,7 +67,10 @@ def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch 
     """
     _validate.square(A, "A")
     if isinstance(terms, bool) or not isinstance(terms, int) or terms < 0:
-        raise ValueError(f"`terms` must be a whole number >= 0: got {terms!r}.")
+        raise ValueError(
+            f"`terms` must be a whole number >= 0: got {terms!r}. "
+            "It is the highest power of `A` that is kept; 0 gives the identity."
+        )
     term = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
     total = term
     for n in range(1, terms + 1):

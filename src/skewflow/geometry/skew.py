@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import _validate
-from ..errors import ShapeError
+from ..errors import DtypeError, ShapeError
 
 Side = Literal["left", "right"]
 
@@ -56,6 +56,7 @@ def basis(
                 [-1.,  0.,  0.]])
     """
     check_plane(d, i, j)
+    check_dtype(dtype)
     H = torch.zeros(d, d, dtype=dtype, device=device)
     H[i, j], H[j, i] = 1.0, -1.0
     return H
@@ -87,5 +88,31 @@ def check_plane(d: int, i: int, j: int) -> None:
     """`i` and `j` are two different rows of `d`."""
     if not (0 <= i < d and 0 <= j < d) or i == j:
         raise ShapeError(
-            f"a plane needs two different rows in 0..{d - 1}: got i={i}, j={j} for d={d}."
+            f"a plane needs two different rows in 0..{d - 1}: got i={i}, j={j} for d={d}. "
+            "Rows count from 0, and d must be at least 2."
+        )
+
+
+def check_dtype(dtype: torch.dtype | None) -> None:
+    """`dtype` is None or a real floating dtype that skewflow computes with."""
+    if dtype is not None and dtype not in _validate.FLOATS:
+        allowed = ", ".join(str(d) for d in _validate.FLOATS)
+        raise DtypeError(
+            f"`dtype` must be a real floating dtype: got {dtype}. Use one of {allowed}."
+        )
+
+
+def check_fits(A: Tensor, X: Tensor, name: str, shape: tuple[int, int]) -> None:
+    """`A` is a matrix of `shape` with the batch dimensions, dtype and device of `X`."""
+    _validate.matrix(A, name)
+    expected = (*X.shape[:-2], *shape)
+    if tuple(A.shape) != expected:
+        raise ShapeError(
+            f"`{name}` must have shape {expected} to go with `X` of shape {tuple(X.shape)}: "
+            f"got {tuple(A.shape)}. Reshape it, or expand the one that lacks batch dimensions."
+        )
+    if A.dtype != X.dtype or A.device != X.device:
+        raise DtypeError(
+            f"`{name}` must have the dtype and device of `X`: got {A.dtype} on {A.device} "
+            f"and {X.dtype} on {X.device}. Move one with `.to(...)`."
         )

@@ -6,6 +6,8 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import ShapeError
+from .retractions import HALVES
+from .skew import check_fits
 
 
 def tangent_project(
@@ -47,18 +49,23 @@ def tangent_from(
         True
     """
     _validate.tall(X)
-    _validate.square(A, "A")
     d, k = X.shape[-2:]
-    if A.shape[-1] != k:
-        raise ShapeError(f"`A` must be (k, k) with k={k}: got {tuple(A.shape)}.")
+    check_fits(A, X, "A", (k, k))
     Z = X @ ((A - A.mT) / 2)
     if d == k:
-        if B is not None and B.numel():
-            raise ShapeError(f"`B` must be None on O(d), where d=k={d}: got {tuple(B.shape)}.")
+        if B is not None and (not isinstance(B, Tensor) or B.numel()):
+            got = tuple(B.shape) if isinstance(B, Tensor) else type(B).__name__
+            raise ShapeError(
+                f"`B` must be None on O(d), where d=k={d} leaves no complement: got {got}. "
+                "Leave `B` out."
+            )
         return Z
-    if B is None or B.shape[-2:] != (d - k, k):
-        got = None if B is None else tuple(B.shape)
-        raise ShapeError(f"`B` must be (d - k, k) = ({d - k}, {k}): got {got}.")
+    if B is None:
+        raise ShapeError(
+            f"`B` must be given for k < d: got None for d={d}, k={k}. "
+            f"Pass a matrix ({d - k}, {k}); zeros keep the tangent vector in the span of X."
+        )
+    check_fits(B, X, "B", (d - k, k))
     return Z + complement(X) @ B
 
 
@@ -73,7 +80,8 @@ def complement(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d n"]:
     """
     _validate.tall(X)
     k = X.shape[-1]
-    return torch.linalg.qr(X, mode="complete").Q[..., k:]
+    Y = X.float() if X.dtype in HALVES else X
+    return torch.linalg.qr(Y, mode="complete").Q[..., k:].to(X.dtype)
 
 
 def tangent_dimension(d: int, k: int) -> int:
@@ -84,5 +92,7 @@ def tangent_dimension(d: int, k: int) -> int:
         (6, 7)
     """
     if not 1 <= k <= d:
-        raise ShapeError(f"ST(d, k) needs 1 <= k <= d: got d={d}, k={k}.")
+        raise ShapeError(
+            f"ST(d, k) needs 1 <= k <= d: got d={d}, k={k}. For orthonormal rows swap d and k."
+        )
     return d * k - k * (k + 1) // 2

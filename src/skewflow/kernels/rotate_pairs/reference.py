@@ -1,0 +1,40 @@
+"""Reference of `rotate_pairs`: disjoint plane rotations by cosine and sine (Eq. 9)."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ... import _validate
+
+
+def rotate_pairs(
+    X: Float[Tensor, "d k"],
+    pairs: Int[Tensor, "m 2"],
+    theta: Float[Tensor, "m"],
+    retraction: Literal["exp", "cayley"] = "exp",
+) -> Float[Tensor, "d k"]:
+    r"""Rotate disjoint row pairs of `X`, in O(mk).
+
+    Rows (i, j) become $\cos\theta X_i + \sin\theta X_j$ and $\cos\theta X_j - \sin\theta X_i$,
+    which is $\exp(\sum\theta H_{ij}) X$ because the pairs are disjoint. Cayley's transform rotates by
+    $2\arctan(\theta/2)$ instead of $\theta$.
+
+    Args:
+        X: Matrix to rotate; not modified.
+        pairs: Disjoint row indices (i, j).
+        theta: Angle of each pair: $\eta\hat\Omega_{ij}$ in an update.
+        retraction: "exp" or "cayley".
+
+    Example:
+        >>> rotate_pairs(torch.eye(2), torch.tensor([[0, 1]]), torch.tensor([0.1]))
+        tensor([[ 0.9950,  0.0998],
+                [-0.0998,  0.9950]])
+    """
+    _validate.one_of(retraction, ("exp", "cayley"), "retraction")
+    angle = theta if retraction == "exp" else 2 * torch.atan(theta / 2)
+    i, j = pairs.unbind(-1)
+    c, s = angle.cos()[:, None], angle.sin()[:, None]  # (m, 1)
+    Xi, Xj = X[i], X[j]  # (m, k)
+    return X.index_copy(0, i, c * Xi + s * Xj).index_copy(0, j, c * Xj - s * Xi)

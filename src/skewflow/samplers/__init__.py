@@ -1,0 +1,23 @@
+"""Distributions over subtournaments, each with the weights of its unbiased estimate (Sec. 3.2)."""
+
+from .base import Sampler as Sampler
+from .h_regular import HRegular as HRegular
+from .heavy_matchings import HeavyMatchings as HeavyMatchings
+from .importance import Importance as Importance
+from .optimal import Optimal as Optimal
+from .round_robin import RelabelledRoundRobin as RelabelledRoundRobin
+from .round_robin import RoundRobin as RoundRobin
+from .sparsified import Sparsified as Sparsified
+from .uniform import Uniform as Uniform
+
+__all__ = [
+    "HRegular",
+    "HeavyMatchings",
+    "Importance",
+    "Optimal",
+    "RelabelledRoundRobin",
+    "RoundRobin",
+    "Sampler",
+    "Sparsified",
+    "Uniform",
+]

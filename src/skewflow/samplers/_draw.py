@@ -1,0 +1,50 @@
+"""Random choices shared by the samplers; randomness lives on the generator's device."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .. import _validate
+from ..tournaments.partitions import Partition, SizeCounts
+
+
+def permutation(d: int, generator: torch.Generator) -> Int[Tensor, "d"]:
+    """A uniform permutation of 0..d-1."""
+    _validate.generator(generator)
+    return torch.randperm(d, generator=generator, device=generator.device)
+
+
+def uniform(generator: torch.Generator) -> float:
+    """A number in [0, 1)."""
+    _validate.generator(generator)
+    u = torch.rand((), generator=generator, device=generator.device, dtype=torch.float64)
+    return u.item()
+
+
+def categorical(
+    weights: Float[Tensor, "n"], count: int, generator: torch.Generator
+) -> Int[Tensor, "m"]:
+    """`count` independent indices, each with probability proportional to its weight."""
+    _validate.generator(generator)
+    steps = weights.to(torch.float64).cumsum(0)
+    u = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+    index = torch.searchsorted(steps, u.to(steps.device) * steps[-1], right=True)
+    # u * total can round up to total: then the last index with positive weight is meant.
+    return index.clamp(max=int(torch.searchsorted(steps, steps[-1])))
+
+
+def completion(d: int, sizes: SizeCounts, i: int, j: int, generator: torch.Generator) -> Partition:
+    """A uniform partition among those that hold the edge (i, j), in O(d).
+
+    The edge goes to a block of size s with probability proportional to s(s-1) times the number of
+    such blocks, the other rows fall where a random permutation puts them.
+    """
+    i, j = min(i, j), max(i, j)
+    places = torch.tensor([count * size * (size - 1) for size, count in sizes])
+    group = 0 if len(sizes) == 1 else int(categorical(places, 1, generator))
+    start = sum(size * count for size, count in sizes[:group])
+    rest = permutation(d - 2, generator)
+    rest = rest + (rest >= i)
+    rest = rest + (rest >= j)
+    edge = torch.tensor([i, j], device=rest.device)
+    return Partition.from_order(torch.cat([rest[:start], edge, rest[start:]]), sizes)

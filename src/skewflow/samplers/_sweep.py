@@ -1,0 +1,49 @@
+"""A place in a sweep: the permutation drawn at its start and how many rounds are done."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..errors import SamplingError
+from . import _draw
+
+
+class Sweep:
+    """Rounds 0..length-1 under one permutation, then a new permutation."""
+
+    def __init__(self) -> None:
+        self._order: Int[Tensor, "n"] | None = None
+        self._round = 0
+        self._d = 0
+
+    def next(
+        self, d: int, *, length: int, order_size: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "n"], int]:
+        """The permutation and the round to play now."""
+        if self._order is not None and d != self._d:
+            raise SamplingError(
+                f"this sampler is in round {self._round} of a sweep over d={self._d} rows: got "
+                f"d={d}. Use one sampler for each matrix."
+            )
+        if self._order is None:
+            self._order, self._round, self._d = _draw.permutation(order_size, generator), 0, d
+        order, now = self._order, self._round
+        self._round += 1
+        if self._round == length:
+            self._order = None
+        return order, now
+
+    def state_dict(self) -> dict[str, Any]:
+        """The permutation (None between sweeps), the next round and d."""
+        return {"order": self._order, "round": self._round, "d": self._d}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the middle of a sweep."""
+        if set(state) != {"order", "round", "d"}:
+            raise ValueError(
+                f"a sweep's state has the keys 'd', 'order' and 'round': got {sorted(state)}. "
+                "Load the state that this kind of sampler saved."
+            )
+        self._order, self._round, self._d = state["order"], int(state["round"]), int(state["d"])

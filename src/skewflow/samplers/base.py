@@ -1,0 +1,41 @@
+"""What every sampler offers: one draw, and its law at small d."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.tournament import Tournament
+from ..tournaments.variance import Law
+
+
+class Sampler(ABC):
+    r"""A distribution over partitions, with the weights that make $E\hat\Omega = \Omega$ (Eq. 5).
+
+    A sampler that goes through a sweep, or keeps a family for some steps, has state: use one for
+    each matrix, and save it with `state_dict`.
+    """
+
+    @abstractmethod
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw a subtournament of `W`; all randomness comes from `generator`."""
+
+    @abstractmethod
+    def law(self, W: EdgeWeights) -> Law:
+        """Every outcome with positive probability once, with its probability; for small d.
+
+        For a sampler with state: the law of the first draw of a sweep or refresh period.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a saved sampler needs to go on; empty for a sampler without state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        if state:
+            raise ValueError(
+                f"{type(self).__name__} has no state: got the keys {sorted(state)}. "
+                "Load the state into the kind of sampler that saved it."
+            )

@@ -1,0 +1,176 @@
+"""h-regular laws on T_s: edge completion and Algorithm 1 (Definition 3.3)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from .. import _validate
+from ..errors import BalanceError
+from ..tournaments.balance import balanced_rho, certified_tau, partition_weight
+from ..tournaments.counting import num_partitions_with_edge
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.enumeration import enumerate_partitions
+from ..tournaments.inclusion import h_regular_inclusion
+from ..tournaments.partitions import BlockSize, Partition, block_sizes
+from ..tournaments.tournament import Tournament
+from ..tournaments.variance import Law
+from ..tournaments.weight_functions import H, weight_function
+from . import _draw
+from .base import Sampler
+from .rejection import reject, unbalanced
+from .uniform import Uniform
+
+METHODS = ("edge", "reject-1", "reject-2")
+
+
+@dataclass(frozen=True)
+class HRegular(Sampler):
+    r"""$p_T \propto h(G_T) = \sum_{e\in T} h(w_e)$ on T_s; weight $\|h(\Omega)\|_1 / (2h(G_T))$.
+
+    Three methods with one and the same law:
+
+    - "edge" (not in the paper): pick an edge with probability $h_e/H$ and complete it to a uniform
+      partition that holds it. Each edge lies in W partitions, so
+      $P(T) = \sum_{e\in T} \frac{h_e}{H}\frac1W = p_T$. No rejection; $O(d)$ a draw given the row
+      sums of h, which are found once for each `EdgeWeights`. For ``h="square"`` they cost
+      $O(dk^2)$ and $\Omega$ is never formed.
+    - "reject-1", Algorithm 1 version I: $\tau = \|h(\Omega)\|_1$, on average (d-1)/(s-1) trials,
+      which together read as many entries as there are in $\Omega$.
+    - "reject-2", version II: a smaller $\tau$. With `alpha` and `beta`,
+      $\tau = \min(1, \frac{s-1}{d\alpha\beta})\|h(\Omega)\|_1$, refused when $\Omega$ is not that
+      balanced; without them the certified bound of `certified_tau`, which always holds.
+
+    Args:
+        block_size: s, or every block's size.
+        h: "abs", "square", "sqrt" or a function: even, zero at zero, positive elsewhere.
+        method: How to draw.
+        horvitz_thompson: Weight each edge by $1/P(e\in T)$ instead: unbiased too, and never more
+            variance.
+        alpha: For "reject-2": at least this fraction of the entries has $h \ge \beta\max h$.
+        beta: See `alpha`.
+        norm_samples: For "reject-2" with `alpha` and `beta`: estimate $\|h(\Omega)\|_1$ from about
+            this many entries, once for $\tau$ and once more for the weight, which keeps it
+            unbiased. Balance can then not be checked beforehand: $q_T > 1$ raises when met.
+
+    Example:
+        >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))
+        >>> t = HRegular(2, h="abs").sample(W, generator=torch.Generator().manual_seed(0))
+        >>> t.partition.sizes, t.trials
+        ((2, 2, 2), 1)
+    """
+
+    block_size: BlockSize
+    h: H = "abs"
+    method: Literal["edge", "reject-1", "reject-2"] = "edge"
+    horvitz_thompson: bool = False
+    alpha: float | None = None
+    beta: float | None = None
+    norm_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        weight_function(self.h)
+        _validate.one_of(self.method, METHODS, "method")
+        if (self.alpha is None) != (self.beta is None):
+            raise ValueError(
+                f"`alpha` and `beta` go together: got alpha={self.alpha}, beta={self.beta}."
+            )
+        if self.alpha is not None and self.method != "reject-2":
+            raise ValueError(
+                "`alpha` and `beta` belong to version II: got "
+                f"method={self.method!r}. Use method='reject-2', or leave them out."
+            )
+        if self.norm_samples is not None and (self.alpha is None or self.horvitz_thompson):
+            raise ValueError(
+                "`norm_samples` needs method='reject-2' with `alpha` and `beta`, and the plain "
+                "weights: the certified bound and Horvitz-Thompson weights read all of Omega."
+            )
+
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw a partition by the chosen method."""
+        if self.norm_samples is not None:
+            return self._sample_with_estimated_norm(W, generator)
+        norm = W.h_norm(self.h)
+        if norm == 0.0:  # Omega = 0: every estimate is zero, so any partition will do
+            return Uniform(self.block_size).sample(W, generator=generator)
+        if self.method == "edge":
+            T, trials = self._complete_an_edge(W, generator), 1
+            weight = partition_weight(W, T, self.h)
+        else:
+            tau, why = self._bound(W, norm)
+            T, weight, trials = reject(
+                W,
+                self.block_size,
+                self.h,
+                tau=tau,
+                rho=tau / norm,
+                generator=generator,
+                why=why,
+            )
+        return self._tournament(W, T, norm / (2 * weight), trials)
+
+    def law(self, W: EdgeWeights) -> Law:
+        r"""All partitions with $p_T = 2h(G_T)/(W\|h(\Omega)\|_1) > 0$ (Lemma 3.5)."""
+        norm = W.h_norm(self.h)
+        if norm == 0.0:
+            return Uniform(self.block_size).law(W)
+        ways = num_partitions_with_edge(W.d, self.block_size)
+        law = []
+        for partition in enumerate_partitions(W.d, self.block_size):
+            T = partition.to(W.device)
+            weight = partition_weight(W, T, self.h)
+            if weight > 0:
+                p = 2 * weight / (ways * norm)
+                law.append((self._tournament(W, T, norm / (2 * weight)), p))
+        return law
+
+    def _tournament(
+        self, W: EdgeWeights, T: Partition, scale: float, trials: int = 1
+    ) -> Tournament:
+        if not self.horvitz_thompson:
+            return Tournament(T, scale, trials)
+        inclusion = h_regular_inclusion(W, T, self.block_size, self.h)
+        # An edge with pi = 0 has weight zero, or it could not stand in T.
+        weights = tuple(torch.where(pi > 0, 1 / pi, torch.zeros_like(pi)) for pi in inclusion)
+        return Tournament(T, weights, trials)
+
+    def _complete_an_edge(self, W: EdgeWeights, generator: torch.Generator) -> Partition:
+        i, row = 0, torch.zeros(1)
+        while not row.any():  # a zero row can have a row sum of one rounding error
+            i = int(_draw.categorical(W.row_sums(self.h), 1, generator))
+            row = weight_function(self.h)(W.row(i))
+        j = int(_draw.categorical(row, 1, generator))
+        sizes = block_sizes(W.d, self.block_size)
+        return _draw.completion(W.d, sizes, i, j, generator).to(W.device)
+
+    def _bound(self, W: EdgeWeights, norm: float) -> tuple[float, str]:
+        """A true bound on 2 max h(G_T), and where it comes from; or an error."""
+        if self.method == "reject-1":
+            return norm, "tau = ||h(Omega)||_1 (version I)"
+        certified = certified_tau(W, self.block_size, self.h)
+        if self.alpha is None or self.beta is None:
+            return certified, "the certified tau"
+        tau = balanced_rho(W.d, self.block_size, self.alpha, self.beta) * norm
+        why = f"alpha={self.alpha:g}, beta={self.beta:g}"
+        if tau < certified * (1 - 1e-12):
+            # A balanced Omega always passes: then tau >= d(s-1) max h, which is no less than the
+            # certified bound.
+            raise BalanceError(unbalanced(certified / tau, why))
+        return tau, why
+
+    def _sample_with_estimated_norm(self, W: EdgeWeights, generator: torch.Generator) -> Tournament:
+        assert self.alpha is not None and self.beta is not None  # checked in __post_init__
+        rho = balanced_rho(W.d, self.block_size, self.alpha, self.beta)
+        norm = W.h_norm(self.h, num_samples=self.norm_samples, generator=generator)
+        T, weight, trials = reject(
+            W,
+            self.block_size,
+            self.h,
+            tau=rho * norm,
+            rho=rho,
+            generator=generator,
+            why=f"alpha={self.alpha:g}, beta={self.beta:g} and an estimated norm {norm:.3g}",
+        )
+        # A fresh estimate: the one in tau is not independent of which T was accepted.
+        fresh = W.h_norm(self.h, num_samples=self.norm_samples, generator=generator)
+        return Tournament(T, fresh / (2 * weight), trials)

@@ -1,0 +1,80 @@
+"""Dynamic domains: a family of heavy matchings, rebuilt now and then (Sec. 3.2.2, 9.7)."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from .. import _validate
+from ..errors import FamilyError
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.families import Family
+from ..tournaments.matchings import METHODS, heavy_matchings, matching_partition
+from ..tournaments.tournament import Tournament
+from ..tournaments.variance import Law
+from ..tournaments.weight_functions import H, weight_function
+from .base import Sampler
+from .importance import Importance
+
+
+@dataclass
+class HeavyMatchings(Sampler):
+    r"""Importance sampling on matchings peeled off the tournament, heaviest first.
+
+    Every `refresh` draws the family is rebuilt from the current weights; in between it is kept,
+    and only the probabilities follow $\Omega$. The estimate is unbiased at each step, because the
+    family is fixed before the draw and holds every edge. Reads all of $\Omega$ at each step, so
+    this is for cases where $\Omega$ is cheap, or its variance dear.
+
+    Args:
+        method: How the family is peeled: "exact", "greedy" or "locally-heaviest".
+        refresh: Draws between two rebuilds.
+        by: "optimal", or a weight function h, as in `Importance`.
+
+    Example:
+        >>> W = EdgeWeights(torch.eye(4), torch.arange(16.0).view(4, 4))
+        >>> t = HeavyMatchings().sample(W, generator=torch.Generator().manual_seed(0))
+        >>> t.partition.sizes
+        (2, 2)
+    """
+
+    method: Literal["exact", "greedy", "locally-heaviest"] = "greedy"
+    refresh: int = 100
+    by: Literal["optimal"] | H = "optimal"
+    _family: Family | None = field(default=None, init=False, repr=False, compare=False)
+    _age: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _validate.one_of(self.method, METHODS, "method")
+        if self.refresh < 1:
+            raise ValueError(f"`refresh` must be at least 1 draw: got {self.refresh}.")
+        if self.by != "optimal":
+            weight_function(self.by)
+
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw a matching; rebuild the family first when it is due."""
+        if self._family is None or self._age >= self.refresh:
+            self._family, self._age = heavy_matchings(W, self.method), 0
+        self._age += 1
+        return Importance(self._family, self.by).sample(W, generator=generator)
+
+    def law(self, W: EdgeWeights) -> Law:
+        """The law of a draw right after a rebuild from `W`."""
+        return Importance(heavy_matchings(W, self.method), self.by).law(W)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The family as one (n, 2) list of pairs per matching, d, and its age in draws."""
+        family = self._family
+        pairs = None if family is None else [T.edges() for T in family]
+        return {"pairs": pairs, "d": 0 if family is None else family.d, "age": self._age}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the saved family."""
+        if set(state) != {"pairs", "d", "age"}:
+            raise FamilyError(
+                f"the state of HeavyMatchings has the keys 'age', 'd' and 'pairs': got "
+                f"{sorted(state)}. Load the state that this kind of sampler saved."
+            )
+        d, pairs = int(state["d"]), state["pairs"]
+        self._family = None if pairs is None else Family(matching_partition(p, d) for p in pairs)
+        self._age = int(state["age"])

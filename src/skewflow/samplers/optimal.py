@@ -1,0 +1,96 @@
+"""The variance-optimal law on T_s, with a Monte-Carlo partition function (Lemma 3.2, Sec. 3.2.2)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import SamplingError
+from ..tournaments.balance import certified_norm, partition_weight
+from ..tournaments.counting import edge_probability, num_partitions_with_edge
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.enumeration import enumerate_partitions
+from ..tournaments.partitions import BlockSize, Partition
+from ..tournaments.tournament import Tournament
+from ..tournaments.variance import Law, partition_norm
+from . import _draw
+from .base import Sampler
+from .h_regular import HRegular
+from .rejection import PATIENCE
+from .uniform import Uniform
+
+
+@dataclass(frozen=True)
+class Optimal(Sampler):
+    r"""$p_T = a_T/Z$ with $a_T = \sqrt{\sum_{e\in T} w_e^2}$; weight $Z/(W a_T)$ (Lemma 3.2).
+
+    T is drawn exactly, by rejection: from the uniform law with acceptance $a_T/a_{max}$ and a
+    certified $a_{max}$, or from the h-regular law with h = abs with acceptance $a_T/\ell^1_T$,
+    whichever accepts more often, which is known without a trial. The partition function
+    $Z = \sum_T a_T$ is estimated as N times the mean of `num_samples` independent uniform $a_T$:
+    the estimate stays unbiased, its second moment grows by
+    $1 + \mathrm{CV}(a)^2/\mathtt{num\_samples}$. Reads all of $\Omega$.
+
+    Args:
+        block_size: s, or every block's size.
+        num_samples: Uniform draws behind each estimate of Z.
+
+    Example:
+        >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))
+        >>> t = Optimal(2).sample(W, generator=torch.Generator().manual_seed(0))
+        >>> t.partition.sizes
+        (2, 2, 2)
+    """
+
+    block_size: BlockSize
+    num_samples: int = 32
+
+    def __post_init__(self) -> None:
+        if self.num_samples < 1:
+            raise ValueError(f"`num_samples` must be at least 1: got {self.num_samples}.")
+
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw T, then an independent estimate of Z."""
+        if W.h_norm("abs") == 0.0:  # Omega = 0: any partition will do
+            return Uniform(self.block_size).sample(W, generator=generator)
+        T, trials = self._draw(W, generator)
+        mean = self._mean_norm(W, generator)
+        scale = mean / (float(edge_probability(W.d, self.block_size)) * partition_norm(W, T))
+        return Tournament(T, scale, trials)
+
+    def law(self, W: EdgeWeights) -> Law:
+        """All partitions with a_T > 0, and the weights' mean: Z exactly, by enumeration."""
+        if W.h_norm("abs") == 0.0:
+            return Uniform(self.block_size).law(W)
+        ways = num_partitions_with_edge(W.d, self.block_size)
+        partitions = [T.to(W.device) for T in enumerate_partitions(W.d, self.block_size)]
+        norms = [partition_norm(W, T) for T in partitions]
+        Z = sum(norms)
+        return [
+            (Tournament(T, Z / (ways * a)), a / Z)
+            for T, a in zip(partitions, norms, strict=True)
+            if a > 0
+        ]
+
+    def _mean_norm(self, W: EdgeWeights, generator: torch.Generator) -> float:
+        """Z/N, estimated."""
+        proposal = Uniform(self.block_size)
+        draws = (proposal.sample(W, generator=generator) for _ in range(self.num_samples))
+        return sum(partition_norm(W, t.partition) for t in draws) / self.num_samples
+
+    def _draw(self, W: EdgeWeights, generator: torch.Generator) -> tuple[Partition, int]:
+        W.dense()  # many trials read many entries: look them up
+        # Acceptance is E[a]/a_max from the uniform law and E[a]/(P(e) H) from the abs law.
+        bound = certified_norm(W, self.block_size)
+        abs_bound = float(edge_probability(W.d, self.block_size)) * W.h_norm("abs") / 2
+        from_uniform = bound <= abs_bound
+        proposal = Uniform(self.block_size) if from_uniform else HRegular(self.block_size, "abs")
+        limit = PATIENCE * W.d * W.d
+        for trial in range(1, limit + 1):
+            T = proposal.sample(W, generator=generator).partition
+            top = bound if from_uniform else partition_weight(W, T, "abs")
+            if _draw.uniform(generator) * top < partition_norm(W, T):
+                return T, trial
+        raise SamplingError(
+            f"no partition was accepted in {limit} trials: the bound {bound:.3g} is too large for "
+            "these weights. Use HRegular(block_size, 'abs'), which never rejects."
+        )

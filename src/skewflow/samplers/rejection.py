@@ -1,0 +1,72 @@
+"""Accept-reject sampling of h-regular tournaments (Algorithm 1)."""
+
+import torch
+
+from ..errors import BalanceError, SamplingError
+from ..tournaments.balance import partition_weight
+from ..tournaments.counting import edge_probability
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.partitions import BlockSize, Partition
+from ..tournaments.weight_functions import H
+from . import _draw
+from .uniform import Uniform
+
+PATIENCE = 1000
+"""Give up after this many times the expected number of trials: chance exp(-1000)."""
+
+
+def reject(
+    W: EdgeWeights,
+    block_size: BlockSize,
+    h: H,
+    *,
+    tau: float,
+    rho: float,
+    generator: torch.Generator,
+    why: str,
+) -> tuple[Partition, float, int]:
+    r"""Draw T uniformly until it is accepted with probability $q_T = 2h(G_T)/\tau$.
+
+    The law of the result is h-regular exactly when no $q_T$ exceeds 1. The number of trials is
+    geometric, not Poisson, with mean $\frac{d-1}{s-1}\frac{\tau}{\|h(\Omega)\|_1}$.
+
+    Args:
+        W: The tournament.
+        block_size: As in `Uniform`.
+        h: Weight function.
+        tau: The bound on $2\max h(G_T)$.
+        rho: $\tau/\|h(\Omega)\|_1$, from which the expected number of trials follows.
+        generator: Source of randomness.
+        why: Where `tau` comes from, for the error message.
+
+    Returns:
+        T, $h(G_T)$, and the number of trials.
+
+    Raises:
+        BalanceError: If a $q_T > 1$ is met: then `tau` is no bound and going on would be biased.
+        SamplingError: If nothing is accepted in 1000 times the expected number of trials.
+    """
+    proposal = Uniform(block_size)
+    expected = rho / float(edge_probability(W.d, block_size))
+    limit = int(PATIENCE * max(1.0, expected))
+    for trial in range(1, limit + 1):
+        T = proposal.sample(W, generator=generator).partition
+        weight = partition_weight(W, T, h)
+        q = 2 * weight / tau if tau > 0 else float("inf")
+        if q > 1 + 1e-9:  # equality is reached, e.g. by s = d, and may round up
+            raise BalanceError(unbalanced(q, why))
+        if _draw.uniform(generator) < q:
+            return T, weight, trial
+    raise SamplingError(
+        f"no partition was accepted in {limit} trials, where about {expected:.3g} were expected "
+        f"from {why}: tau={tau:.3g} is too large. Use method='edge', which never rejects."
+    )
+
+
+def unbalanced(q: float, why: str) -> str:
+    """The message for an acceptance probability above 1."""
+    return (
+        f"an acceptance probability must not exceed 1: got q_T = {q:.3g} from {why}. Omega is not "
+        "that balanced, and clipping would be biased. Leave `alpha` and `beta` out for a certified "
+        "bound, lower them, or use method='edge', which never rejects."
+    )

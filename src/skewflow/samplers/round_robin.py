@@ -1,0 +1,108 @@
+"""Sweeps through a non-intersecting family: every plane once per sweep (Sec. 3.2)."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.families import non_intersecting
+from ..tournaments.tournament import Tournament
+from ..tournaments.variance import Law
+from . import _draw
+from ._sweep import Sweep
+from .base import Sampler
+from .uniform import Uniform
+
+
+@dataclass
+class RoundRobin(Sampler):
+    r"""Members of the fixed non-intersecting family, uniformly; weight n, the size of the family.
+
+    For s = 2 the d - 1 (odd d: d) matchings of the circle method, in the given row order. Without
+    replacement each sweep plays every member once in a fresh random order: every draw is unbiased,
+    and m draws together have the variance $(n/m - 1)\|\Omega\|_F^2$ instead of
+    $\frac{n-1}{m}\|\Omega\|_F^2$. Reads no entry of $\Omega$.
+
+    Args:
+        replacement: Draw each member independently instead of in sweeps.
+        block_size: 2, or a size for which `non_intersecting` has a family.
+
+    Example:
+        >>> W = EdgeWeights(torch.eye(4), torch.arange(16.0).view(4, 4))
+        >>> g, sampler = torch.Generator().manual_seed(0), RoundRobin()
+        >>> sweep = [sampler.sample(W, generator=g).partition.key() for _ in range(3)]
+        >>> len(set(sweep))
+        3
+    """
+
+    replacement: bool = False
+    block_size: int = 2
+    _sweep: Sweep = field(default_factory=Sweep, init=False, repr=False, compare=False)
+
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw the next member in O(d)."""
+        family = non_intersecting(W.d, self.block_size)
+        n = len(family)
+        if self.replacement:
+            r = int(_draw.uniform(generator) * n)
+        else:
+            order, now = self._sweep.next(W.d, length=n, order_size=n, generator=generator)
+            r = int(order[now])
+        return Tournament(family[r].to(W.device), float(n))
+
+    def law(self, W: EdgeWeights) -> Law:
+        """The n members, each with probability 1/n."""
+        family = non_intersecting(W.d, self.block_size)
+        n = len(family)
+        return [(Tournament(T.to(W.device), float(n)), 1 / n) for T in family]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the sweep."""
+        return self._sweep.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the middle of a sweep."""
+        self._sweep.load_state_dict(state)
+
+
+@dataclass
+class RelabelledRoundRobin(Sampler):
+    r"""The round robin under a random relabelling of the rows, drawn once per sweep.
+
+    A relabelled matching is a uniform matching, so at *every* step the law is exactly that of
+    `Uniform`, while within a sweep no plane comes twice. It needs one permutation per n steps
+    where `Uniform` needs one per step (not in the paper).
+
+    Args:
+        block_size: 2, or a size for which `non_intersecting` has a family.
+
+    Example:
+        >>> W = EdgeWeights(torch.eye(4), torch.arange(16.0).view(4, 4))
+        >>> t = RelabelledRoundRobin().sample(W, generator=torch.Generator().manual_seed(0))
+        >>> t.partition.sizes, t.weights
+        ((2, 2), 3.0)
+    """
+
+    block_size: int = 2
+    _sweep: Sweep = field(default_factory=Sweep, init=False, repr=False, compare=False)
+
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw the next relabelled member in O(d)."""
+        family = non_intersecting(W.d, self.block_size)
+        n = len(family)
+        order, now = self._sweep.next(W.d, length=n, order_size=W.d, generator=generator)
+        partition = family[now].to(order.device).relabel(order)
+        return Tournament(partition.to(W.device), float(n))
+
+    def law(self, W: EdgeWeights) -> Law:
+        """That of `Uniform`."""
+        return Uniform(self.block_size).law(W)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the sweep."""
+        return self._sweep.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in the middle of a sweep."""
+        self._sweep.load_state_dict(state)

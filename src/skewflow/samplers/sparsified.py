@@ -1,0 +1,140 @@
+"""Sparsify the graph first, then match (the graph-sparsification remark of Sec. 9.7.3)."""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from math import comb, factorial, prod
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .. import _validate
+from ..tournaments.edge_weights import EdgeWeights, edge_from_index
+from ..tournaments.enumeration import check_size
+from ..tournaments.matchings import greedy_colours, matching_partition
+from ..tournaments.partitions import Partition
+from ..tournaments.tournament import Tournament
+from ..tournaments.variance import Law
+from ..tournaments.weight_functions import H, weight_function
+from . import _draw
+from .base import Sampler
+
+
+@dataclass(frozen=True)
+class Sparsified(Sampler):
+    r"""r edges drawn by weight, split into greedy matchings, one of which is taken (s = 2).
+
+    Draw r edges independently, e with probability $p_e$; an edge drawn c times stands for
+    $v_e = \frac{c}{r p_e} w_e$, which is unbiased. Split the drawn edges into matchings, heaviest
+    $|v|$ first, and take one with probability $p_m \propto \sqrt{\sum_{e\in m} v_e^2}$; its edges
+    get the weight $\frac{c}{r p_e p_m}$. Only r entries of $\Omega$ are read when h is None.
+
+    Args:
+        num_edges: r, the number of draws.
+        h: Draw with $p_e \propto h(w_e)$; None draws all edges alike and reads nothing first.
+
+    Example:
+        >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))
+        >>> t = Sparsified(num_edges=4).sample(W, generator=torch.Generator().manual_seed(0))
+        >>> t.partition.d, W.evaluated <= 2 * 4
+        (6, True)
+    """
+
+    num_edges: int
+    h: H | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_edges < 1:
+            raise ValueError(f"`num_edges` must be at least 1: got {self.num_edges}.")
+        if self.h is not None:
+            weight_function(self.h)
+
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw edges, match them, take one matching."""
+        _validate.generator(generator)
+        _validate.block_size(2, W.d)
+        edges, multiplicity = self._draw_edges(W, generator)
+        w = W.entries(edges)
+        matchings = _split(W.d, edges, w, multiplicity / (self.num_edges * self._p(W, w)))
+        if not matchings:  # Omega = 0 on all drawn edges: the estimate is zero
+            return Tournament(matching_partition(edges[:1], W.d), 0.0)
+        norms = torch.tensor([norm for *_, norm in matchings])
+        r = int(_draw.categorical(norms, 1, generator))
+        return _tournament(W, matchings[r], float(norms[r] / norms.sum()))
+
+    def law(self, W: EdgeWeights) -> Law:
+        """Every multiset of r edges and every matching of it that can be taken."""
+        n, r = W.num_edges, self.num_edges
+        check_size(comb(n + r - 1, r), f"the multisets of {r} of {n} edges")
+        all_edges = edge_from_index(torch.arange(n), W.d).to(W.device)
+        all_w = W.entries(all_edges)
+        p = self._p(W, all_w)
+        law: Law = []
+        for draw in combinations_with_replacement(range(n), r):
+            counts = Counter(draw)
+            index = torch.tensor(sorted(counts))
+            c = torch.tensor([float(counts[i]) for i in sorted(counts)], dtype=torch.float64)
+            ways = factorial(r) / prod(factorial(k) for k in counts.values())
+            p_draw = ways * (p[index] ** c).prod().item()
+            if p_draw == 0:
+                continue
+            matchings = _split(W.d, all_edges[index], all_w[index], c / (r * p[index]))
+            if not matchings:
+                law.append((Tournament(matching_partition(all_edges[index][:1], W.d), 0.0), p_draw))
+            total = sum(norm for *_, norm in matchings)
+            for matching in matchings:
+                p_m = matching[-1] / total
+                law.append((_tournament(W, matching, p_m), p_draw * p_m))
+        return law
+
+    def _draw_edges(
+        self, W: EdgeWeights, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "m 2"], Float[Tensor, "m"]]:
+        """Distinct edges (i, j), i < j, and how often each was drawn."""
+        r, d = self.num_edges, W.d
+        if self.h is None or W.h_norm(self.h) == 0.0:
+            index = torch.randint(W.num_edges, (r,), generator=generator, device=generator.device)
+            edges = edge_from_index(index, d).to(W.device)
+        else:
+            i = _draw.categorical(W.row_sums(self.h), r, generator)
+            h_fn = weight_function(self.h)
+            j = torch.cat([_draw.categorical(h_fn(W.row(int(a))), 1, generator) for a in i])
+            edges = torch.stack([i, j], dim=-1).sort(dim=-1).values
+        distinct, counts = torch.unique(edges, dim=0, return_counts=True)
+        return distinct, counts.to(torch.float64)
+
+    def _p(self, W: EdgeWeights, w: Float[Tensor, "m"]) -> Float[Tensor, "m"]:
+        """The probability of a single draw of edges with weights w."""
+        if self.h is None or W.h_norm(self.h) == 0.0:
+            return torch.full_like(w, 1 / W.num_edges, dtype=torch.float64)
+        return 2 * weight_function(self.h)(w).to(torch.float64) / W.h_norm(self.h)
+
+
+_Matching = tuple[Int[Tensor, "m 2"], Float[Tensor, "m"], float]
+
+
+def _split(
+    d: int, edges: Int[Tensor, "m 2"], w: Float[Tensor, "m"], factor: Float[Tensor, "m"]
+) -> list[_Matching]:
+    """Greedy matchings of the drawn edges: (pairs, factors, norm of factor * w) of each."""
+    v = (factor * w).abs()
+    keep = v > 0
+    edges, factor, v = edges[keep], factor[keep], v[keep]
+    order = v.sort(descending=True, stable=True).indices
+    edges, factor, v = edges[order], factor[order], v[order]
+    colours = torch.tensor(greedy_colours([(i, j) for i, j in edges.tolist()], d))
+    return [
+        (edges[mine], factor[mine], v[mine].norm().item())
+        for mine in (
+            colours.to(v.device) == r for r in range(max(colours.tolist(), default=-1) + 1)
+        )
+    ]
+
+
+def _tournament(W: EdgeWeights, matching: _Matching, p: float) -> Tournament:
+    pairs, factor, _ = matching
+    partition: Partition = matching_partition(pairs, W.d)
+    weights = (factor / p).to(W.dtype)[:, None, None].expand(-1, 2, 2)
+    alone = [torch.ones(len(b), 1, 1, dtype=W.dtype, device=W.device) for b in partition.blocks[1:]]
+    return Tournament(partition, (weights, *alone))

@@ -1,0 +1,50 @@
+"""The uniform law on T_s (Sec. 3.2, Lemma 9.3)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..tournaments.counting import edge_probability
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.enumeration import enumerate_partitions
+from ..tournaments.partitions import BlockSize, Partition, block_sizes
+from ..tournaments.tournament import Tournament
+from ..tournaments.variance import Law
+from . import _draw
+from .base import Sampler
+
+
+@dataclass(frozen=True)
+class Uniform(Sampler):
+    r"""Every partition into blocks of s with the same probability; weight $\frac{d-1}{s-1}$.
+
+    Shuffle the rows, cut them into blocks (Lemma 9.3). Reads no entry of $\Omega$; for uneven
+    blocks the weight is $1/P(e)$ of `edge_probability`, the same for every block. Variance
+    $\frac{d-s}{s-1}\|\Omega\|_F^2$; block_size = d is the exact method, with none.
+
+    Args:
+        block_size: s, between 2 and d, or every block's size.
+
+    Example:
+        >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))
+        >>> t = Uniform(3).sample(W, generator=torch.Generator().manual_seed(0))
+        >>> t.partition.sizes, t.weights, W.evaluated
+        ((3, 3), 2.5, 0)
+    """
+
+    block_size: BlockSize
+
+    def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
+        """Draw a partition in O(d)."""
+        sizes = block_sizes(W.d, self.block_size)
+        order = _draw.permutation(W.d, generator).to(W.device)
+        return Tournament(Partition.from_order(order, sizes), self._weight(W.d))
+
+    def law(self, W: EdgeWeights) -> Law:
+        """All N partitions, each with probability 1/N."""
+        partitions = [T.to(W.device) for T in enumerate_partitions(W.d, self.block_size)]
+        weight = self._weight(W.d)
+        return [(Tournament(T, weight), 1 / len(partitions)) for T in partitions]
+
+    def _weight(self, d: int) -> float:
+        return float(1 / edge_probability(d, self.block_size))

@@ -1,0 +1,104 @@
+r"""How balanced Omega is, and what that says of the largest h(G_T) (Sec. 3.2.1, Sec. 9.2)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .edge_weights import EdgeWeights
+from .enumeration import enumerate_partitions
+from .partitions import BlockSize, Partition, block_sizes
+from .weight_functions import H, weight_function
+
+
+def partition_weight(W: EdgeWeights, partition: Partition, h: H = "abs") -> float:
+    r"""$h(G_T) = \sum_{e \in G_T} h(w_e)$ (Lemma 3.5)."""
+    h_fn = weight_function(h)
+    return sum(h_fn(omega).to(torch.float64).sum().item() for omega in W.blocks(partition)) / 2
+
+
+def balance(W: EdgeWeights, beta: float, h: H = "abs") -> float:
+    r"""The largest $\alpha$ for which $\Omega$ is $(\alpha, \beta, h)$-balanced (Sec. 3.2.1).
+
+    The fraction of all $d^2$ entries, diagonal included, with $h \ge \beta \max h$.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 4, 4], [-4, 0, 1], [-4, -1, 0]]))
+        >>> balance(W, beta=0.5)
+        0.4444444444444444
+    """
+    if not 0 < beta <= 1:
+        raise ValueError(f"`beta` must lie in (0, 1]: got {beta}.")
+    values = weight_function(h)(W.dense())
+    return (values >= beta * values.max()).to(torch.float64).mean().item()
+
+
+def balanced_rho(d: int, block_size: BlockSize, alpha: float, beta: float) -> float:
+    r"""$\rho = \min(1, \frac{s-1}{d\alpha\beta})$ of version II (Algorithm 1).
+
+    $\tau^* \le \rho\|h(\Omega)\|_1$ holds if $\Omega$ is $(\alpha, \beta, h)$-balanced. Tighter
+    than the paper's $\frac{s}{d\alpha\beta}$: $\tau^* \le d(s-1)\max h$ and
+    $\|h(\Omega)\|_1 \ge \alpha\beta d^2 \max h$. Above 1 version I is the better choice, hence the
+    minimum.
+    """
+    if not (0 < alpha <= 1 and 0 < beta <= 1):
+        raise ValueError(f"`alpha` and `beta` must lie in (0, 1]: got {alpha} and {beta}.")
+    s = block_sizes(d, block_size)[0][0]
+    return min(1.0, (s - 1) / (d * alpha * beta))
+
+
+def tau_star(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
+    r"""$\tau^* = 2\max_{T \in T_s} h(G_T)$, by enumeration at small d (Sec. 3.2.1).
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> tau_star(W, 2)
+        14.0
+    """
+    return 2 * max(partition_weight(W, T, h) for T in enumerate_partitions(W.d, block_size))
+
+
+def certified_tau(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
+    r"""An upper bound on $\tau^*$ that always holds, in $O(d^2)$ given $\Omega$ (not in the paper).
+
+    The least of: the sum over rows of their s - 1 largest entries of $h(\Omega)$; twice the m
+    largest of the triangle; $\|h(\Omega)\|_1$.
+    """
+    values = weight_function(h)(W.dense()).to(torch.float64)
+    return min(_row_bound(values, block_size), gamma(W, block_size, h), values.sum().item())
+
+
+def certified_norm(W: EdgeWeights, block_size: BlockSize) -> float:
+    r"""An upper bound on $\max_T \sqrt{\sum_{e \in T} w_e^2}$ that always holds."""
+    return (certified_tau(W, block_size, "square") / 2) ** 0.5
+
+
+def gamma(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
+    r"""$\gamma_\Omega(s, d, h)$: the sum of the 2m largest entries of $h(\Omega)$ (Sec. 9.2).
+
+    $\tau^* \le \gamma$ needs $2m = d(s-1)$ entries of the full matrix, which is twice the m largest
+    of the triangle. The paper sums only $\frac ds\binom s2 = m$ of the full matrix, and that can
+    fall to $\tau^*/2$.
+    """
+    i, j = torch.triu_indices(W.d, W.d, offset=1, device=W.device)
+    values = weight_function(h)(W.dense()[i, j]).to(torch.float64)
+    m = sum(count * size * (size - 1) // 2 for size, count in block_sizes(W.d, block_size))
+    return 2 * values.topk(m, sorted=False).values.sum().item()
+
+
+def rho(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
+    r"""$\rho = \|h(\Omega)\|_1 / \gamma_\Omega(s, d, h)$ of the ablation (Sec. 9.2).
+
+    The paper draws it beside d/s; a large value says that version II of Algorithm 1 accepts often.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.ones(4, 4).triu(1) - torch.ones(4, 4).tril(-1))
+        >>> rho(W, 2)
+        3.0
+    """
+    return W.h_norm(h) / gamma(W, block_size, h)
+
+
+def _row_bound(values: Float[Tensor, "d d"], block_size: BlockSize) -> float:
+    s = block_sizes(len(values), block_size)[0][0]
+    return values.topk(s - 1, dim=1, sorted=False).values.sum().item()

@@ -1,0 +1,71 @@
+r"""Exact counts in T_s: its size N and the number W of members that hold an edge (Lemma 3.5).
+
+Everything is an integer or a fraction; nothing is rounded.
+"""
+
+from fractions import Fraction
+from math import factorial
+
+from .partitions import BlockSize, block_sizes
+
+
+def num_partitions(d: int, block_size: BlockSize) -> int:
+    r"""$N = |T_s| = d! / ((s!)^{d/s} (d/s)!)$, for uneven sizes $d! / \prod_s (s!)^{c_s} c_s!$.
+
+    Example:
+        >>> num_partitions(6, 2), num_partitions(9, 3), num_partitions(7, 3)
+        (15, 280, 105)
+    """
+    ways = factorial(d)
+    for size, count in block_sizes(d, block_size):
+        ways //= factorial(size) ** count * factorial(count)
+    return ways
+
+
+def edge_probability(d: int, block_size: BlockSize) -> Fraction:
+    r"""$P(e \in T)$ under the uniform law: $(s-1)/(d-1)$, or $\sum_c s_c(s_c-1) / (d(d-1))$.
+
+    Its inverse is the scale that makes the uniform estimate unbiased (Lemma 9.3); for uneven
+    sizes that is *not* $(d-1)/(s-1)$.
+
+    Example:
+        >>> edge_probability(6, 3), edge_probability(5, 2), edge_probability(7, 4)
+        (Fraction(2, 5), Fraction(1, 5), Fraction(3, 7))
+    """
+    pairs = sum(count * size * (size - 1) for size, count in block_sizes(d, block_size))
+    return Fraction(pairs, d * (d - 1))
+
+
+def num_partitions_with_edge(d: int, block_size: BlockSize) -> int:
+    r"""W, the number of partitions that hold a given edge; the same for every edge (Lemma 3.5).
+
+    $W = N P(e)$; for s | d this is
+    $(d-2)! / ((s-2)! (s!)^{(d-s)/s} ((d-s)/s)!)$.
+
+    Example:
+        >>> num_partitions_with_edge(6, 2), num_partitions_with_edge(9, 3)
+        (3, 70)
+    """
+    return int(num_partitions(d, block_size) * edge_probability(d, block_size))
+
+
+def joint_edge_probabilities(d: int, block_size: BlockSize) -> tuple[Fraction, Fraction]:
+    r"""$P(f \in T \mid e \in T)$ for an edge f that shares a row with e, and for a disjoint one.
+
+    For s | d they are $(s-2)/(d-2)$ and $(m-1-2(s-2)) / \binom{d-2}{2}$. Where no such f exists
+    (d = 2, d = 3) the value is 0.
+
+    Example:
+        >>> joint_edge_probabilities(6, 2)
+        (Fraction(0, 1), Fraction(1, 3))
+    """
+    sizes = block_sizes(d, block_size)
+    pair = sum(n * s * (s - 1) for s, n in sizes)
+    triple = sum(n * s * (s - 1) * (s - 2) for s, n in sizes)
+    quad_within = sum(n * s * (s - 1) * (s - 2) * (s - 3) for s, n in sizes)
+    quad_across = pair**2 - sum(n * (s * (s - 1)) ** 2 for s, n in sizes)
+    sharing = Fraction(triple, pair * (d - 2)) if d > 2 else Fraction(0)
+    disjoint = (
+        Fraction(quad_within + quad_across, pair * (d - 2) * (d - 3)) if d > 3 else Fraction(0)
+    )
+    return sharing, disjoint

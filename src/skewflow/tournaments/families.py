@@ -1,0 +1,203 @@
+"""Non-intersecting families: partitions that hold each edge exactly once (Sec. 3.2)."""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from math import isqrt
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from .. import _validate
+from ..errors import FamilyError
+from .partitions import Partition
+
+
+class Family:
+    r"""A non-intersecting family of partitions of d rows, given by the partitions themselves.
+
+    Every pair of rows lies in exactly one member, so $M_T = J$ and a member drawn with probability
+    p gives the unbiased estimate $\Omega[T] / p$.
+
+    Args:
+        members: The partitions; checked to hold every edge exactly once.
+
+    Example:
+        >>> family = Family([Partition.of([[0, 1], [2]]), Partition.of([[0, 2], [1]]),
+        ...                  Partition.of([[1, 2], [0]])])
+        >>> len(family), family.d
+        (3, 3)
+    """
+
+    def __init__(self, members: Iterable[Partition]) -> None:
+        self._members = list(members)
+        if not self._members:
+            raise FamilyError("a family needs at least one partition: got none.")
+        self.d = self._members[0].d
+        self._check_covers_each_edge_once()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, r: int) -> Partition:
+        return self._members[r]
+
+    def __iter__(self) -> Iterator[Partition]:
+        return (self[r] for r in range(len(self)))
+
+    @cached_property
+    def colours(self) -> Int[Tensor, "d d"]:
+        """Which member holds each edge, as a proper edge colouring of K_d; -1 on the diagonal."""
+        colours = torch.full((self.d, self.d), -1)
+        for r, partition in enumerate(self):
+            rows, columns = partition.edges().cpu().unbind(-1)
+            colours[rows, columns] = colours[columns, rows] = r
+        return colours
+
+    def _check_covers_each_edge_once(self) -> None:
+        seen = torch.zeros(self.d, self.d, dtype=torch.int64)
+        for partition in self._members:
+            if partition.d != self.d:
+                raise FamilyError(
+                    f"the partitions of a family must cover the same rows: got d={self.d} and "
+                    f"d={partition.d}."
+                )
+            rows, columns = partition.edges().cpu().unbind(-1)
+            seen[rows, columns] += 1
+        wrong = (seen != 1).triu(1)
+        if wrong.any():
+            i, j = (int(x) for x in wrong.nonzero()[0])
+            raise FamilyError(
+                "a non-intersecting family must hold every edge exactly once: edge "
+                f"({i}, {j}) lies in {int(seen[i, j])} of the {len(self._members)} partitions."
+            )
+
+
+class _RoundRobin(Family):
+    """The matchings of the circle method, each computed when asked for."""
+
+    def __init__(self, d: int) -> None:
+        self.d = d
+
+    def __len__(self) -> int:
+        return self.d - 1 if self.d % 2 == 0 else self.d
+
+    def __getitem__(self, r: int) -> Partition:
+        n = len(self)  # rows 0..n-1 sit on a circle; for even d row d-1 stands in the middle
+        if not 0 <= r < n:
+            raise IndexError(f"`r` must lie in 0..{n - 1}: got {r}.")
+        step = torch.arange(1, (n - 1) // 2 + 1)
+        pairs = torch.stack([(r + step) % n, (r - step) % n], dim=-1).sort(-1).values
+        if self.d % 2:
+            return Partition((pairs, torch.tensor([[r]])))
+        return Partition((torch.cat([pairs, torch.tensor([[r, self.d - 1]])]),))
+
+
+class _AffineLines(Family):
+    """The parallel classes of lines of AG(n, q), q prime: d = q^n, s = q."""
+
+    def __init__(self, q: int, n: int) -> None:
+        self.q, self.n = q, n
+        self.d = q**n
+
+    def __len__(self) -> int:
+        return (self.d - 1) // (self.q - 1)
+
+    def __getitem__(self, r: int) -> Partition:
+        if not 0 <= r < len(self):
+            raise IndexError(f"`r` must lie in 0..{len(self) - 1}: got {r}.")
+        q, n = self.q, self.n
+        pivot = 0
+        while r >= q ** (n - 1 - pivot):  # directions are 0..0 1 *..*, by the place of the 1
+            r -= q ** (n - 1 - pivot)
+            pivot += 1
+        place = q ** torch.arange(n - 1, -1, -1)  # a point is its coordinates read in base q
+        direction = r // place % q
+        direction[pivot] = 1
+        points = torch.arange(self.d)[:, None] // place % q  # (d, n)
+        start = points[points[:, pivot] == 0]  # one point on each line
+        t = torch.arange(q)[None, :, None]
+        lines = (start[:, None, :] + t * direction) % q  # (d/q, q, n)
+        return Partition(((lines * place).sum(-1).sort(-1).values,))
+
+
+def round_robin(d: int) -> Family:
+    """The circle method: d - 1 perfect matchings (even d) or d near-perfect ones (odd d).
+
+    A one-factorisation of K_d, so the non-intersecting family for s = 2 (Sec. 3.2). Members are
+    computed on demand in O(d); nothing of size d^2 is stored.
+
+    Example:
+        >>> [sorted(matching) for matching in round_robin(4)]
+        [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
+    """
+    _validate.block_size(2, d)
+    return _RoundRobin(d)
+
+
+def affine_lines(q: int, n: int = 2) -> Family:
+    r"""The parallel classes of lines of the affine space AG(n, q): $d = q^n$ rows, blocks of q.
+
+    $(q^n-1)/(q-1)$ classes; n = 2 is the affine plane with its q + 1 classes.
+
+    Args:
+        q: Prime order.
+        n: Dimension, at least 2.
+
+    Example:
+        >>> family = affine_lines(3)
+        >>> family.d, len(family), sorted(family[0])
+        (9, 4, [(0, 3, 6), (1, 4, 7), (2, 5, 8)])
+    """
+    if not _is_prime(q) or n < 2:
+        raise FamilyError(
+            f"affine lines need a prime order q and a dimension n >= 2: got q={q}, n={n}."
+        )
+    return _AffineLines(q, n)
+
+
+def non_intersecting(d: int, block_size: int) -> Family:
+    r"""The non-intersecting family of partitions of d rows into blocks of s, where one is known.
+
+    s = 2: round robin, any d. s = d: the one block. s > 2: a resolvable design, which needs s | d
+    and (s-1) | (d-1); built here for $d = s^n$ with s prime (affine spaces).
+
+    Raises:
+        FamilyError: If none can exist, or none is built here.
+
+    Example:
+        >>> len(non_intersecting(8, 2)), len(non_intersecting(25, 5))
+        (7, 6)
+    """
+    _validate.block_size(block_size, d)
+    s = block_size
+    if s == d:
+        return Family([Partition.of([list(range(d))])])
+    if s == 2:
+        return _RoundRobin(d)
+    n = _log(d, s)
+    if n is not None and _is_prime(s):
+        return _AffineLines(s, n)
+    if d % s or (d - 1) % (s - 1):
+        rule = (
+            "none exists, because s must divide d and s - 1 must divide d - 1 "
+            f"(here {d}/{s} and {d - 1}/{s - 1})"
+        )
+    else:
+        rule = "a resolvable design may exist, but only d = s^n with s prime is built here"
+    raise FamilyError(
+        f"no non-intersecting family for d={d}, block_size={s}: {rule}. "
+        "Use block_size=2, or the Uniform sampler, which works for any block size."
+    )
+
+
+def _is_prime(q: int) -> bool:
+    return q >= 2 and all(q % p for p in range(2, isqrt(q) + 1))
+
+
+def _log(d: int, s: int) -> int | None:
+    """The n >= 2 with s^n = d, if there is one."""
+    n, power = 1, s
+    while power < d:
+        n, power = n + 1, power * s
+    return n if power == d and n >= 2 else None

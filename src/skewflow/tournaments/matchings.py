@@ -1,0 +1,142 @@
+"""Families of heavy matchings: peel off a heavy matching, then the next (Sec. 9.7).
+
+Iterated maximum-weight matching is the paper's heuristic. It is not optimal: minimising the
+variance over families is NP-hard, and already on six rows it can lose. The greedy family is the
+cheap substitute for large d, and the locally heaviest rule finds the same matchings in parallel.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .. import _validate
+from .edge_weights import EdgeWeights
+from .families import Family
+from .partitions import Partition
+
+METHODS = ("exact", "greedy", "locally-heaviest")
+
+
+def heavy_matchings(W: EdgeWeights, method: str = "greedy") -> Family:
+    r"""Peel matchings off the complete graph, heaviest first, until every edge is used.
+
+    All edges are used, also those of weight zero, so the family stays valid (and the estimate
+    unbiased) when the weights change before the next refresh. The last matchings may leave rows
+    unmatched, and there can be more than d - 1 of them.
+
+    Args:
+        W: The tournament; all of its entries are read.
+        method: "exact" takes a maximum-weight matching each time (Edmonds' blossom algorithm by
+            rustworkx, $O(d^3)$ each, $O(d^4)$ in all: d up to about 100). "greedy" takes the
+            heaviest edge that still fits, at least half the maximum weight; $O(d^3/64)$ in all.
+            "locally-heaviest" lets every row point at its heaviest free neighbour and matches rows
+            that point at each other, in parallel; for distinct weights it equals "greedy".
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> [sorted(matching) for matching in heavy_matchings(W)]
+        [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
+    """
+    _validate.one_of(method, METHODS, "method")
+    _validate.block_size(2, W.d)
+    weights = W.dense().abs().to("cpu", torch.float64)
+    if method == "exact":
+        matchings = _exact(weights)
+    elif method == "greedy":
+        matchings = _greedy(weights)
+    else:
+        matchings = _locally_heaviest(weights)
+    return Family([matching_partition(pairs, W.d) for pairs in matchings])
+
+
+def matching_partition(pairs: Int[Tensor, "m 2"], d: int) -> Partition:
+    """The partition with the given disjoint pairs as blocks; every other row stands alone."""
+    alone = torch.ones(d, dtype=torch.bool, device=pairs.device)
+    alone[pairs.flatten()] = False
+    pairs = pairs.sort(dim=-1).values
+    if not alone.any():
+        return Partition((pairs,))
+    return Partition((pairs, alone.nonzero()))
+
+
+def greedy_colours(edges: list[tuple[int, int]], d: int) -> list[int]:
+    """The matching of each edge when each, in order, goes to the first matching it fits in.
+
+    For edges in order of falling weight this is iterated greedy matching, in one pass.
+
+    Example:
+        >>> greedy_colours([(0, 1), (1, 2), (2, 3)], 4)
+        [0, 1, 0]
+    """
+    used = [0] * d  # bit r: this row is already in matching r
+    colours = []
+    for i, j in edges:
+        free = ~(used[i] | used[j])
+        bit = free & -free
+        used[i] |= bit
+        used[j] |= bit
+        colours.append(bit.bit_length() - 1)
+    return colours
+
+
+def _edges_by_weight(weights: Float[Tensor, "d d"]) -> Int[Tensor, "n 2"]:
+    """All edges, heaviest first; equal weights keep the order of the triangle."""
+    i, j = torch.triu_indices(len(weights), len(weights), offset=1)
+    order = weights[i, j].sort(descending=True, stable=True).indices
+    return torch.stack([i, j], dim=-1)[order]
+
+
+def _greedy(weights: Float[Tensor, "d d"]) -> list[Int[Tensor, "m 2"]]:
+    edges = _edges_by_weight(weights)
+    colours = torch.tensor(greedy_colours([(i, j) for i, j in edges.tolist()], len(weights)))
+    return [edges[colours == r] for r in range(int(colours.max()) + 1)]
+
+
+def _locally_heaviest(weights: Float[Tensor, "d d"]) -> list[Int[Tensor, "m 2"]]:
+    d = len(weights)
+    edges = _edges_by_weight(weights)
+    i, j = edges.unbind(-1)
+    # Ranks are distinct, so two rows that are each other's best always exist: no cycle of ties.
+    rank = torch.zeros(d, d, dtype=torch.int64)
+    rank[i, j] = rank[j, i] = torch.arange(len(edges), 0, -1)
+    matchings = []
+    left = len(edges)
+    while left:
+        free = rank.clone()
+        pairs = []
+        while free.any():
+            best, mate = free.max(dim=1)
+            row = torch.arange(d)
+            chosen = (best > 0) & (mate[mate] == row) & (row < mate)
+            pairs.append(torch.stack([row[chosen], mate[chosen]], dim=-1))
+            taken = pairs[-1].flatten()
+            free[taken, :] = 0
+            free[:, taken] = 0
+        matching = torch.cat(pairs)
+        a, b = matching.unbind(-1)
+        rank[a, b] = rank[b, a] = 0
+        left -= len(matching)
+        matchings.append(matching)
+    return matchings
+
+
+def _exact(weights: Float[Tensor, "d d"]) -> list[Int[Tensor, "m 2"]]:
+    try:
+        import rustworkx
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'method="exact" needs rustworkx: install `skewflow[lab]`, or use method="greedy".'
+        ) from error
+    # rustworkx matches by integer weights: 2**40 steps keep twelve digits of the heaviest.
+    scale = 2.0**40 / max(weights.max().item(), 1e-300)
+    graph = rustworkx.PyGraph(multigraph=False)
+    graph.add_nodes_from(range(len(weights)))
+    rows = (weights * scale).round().to(torch.int64).tolist()
+    graph.add_edges_from([(i, j, rows[i][j]) for i in range(len(rows)) for j in range(i)])
+    matchings = []
+    while graph.num_edges():
+        pairs = rustworkx.max_weight_matching(graph, max_cardinality=True, weight_fn=int)
+        graph.remove_edges_from(list(pairs))
+        matchings.append(torch.tensor(sorted(sorted(pair) for pair in pairs)))
+    return matchings

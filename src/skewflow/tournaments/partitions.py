@@ -1,0 +1,128 @@
+"""Partitions of the d rows into disjoint blocks, the members of T_s (Sec. 3.1)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from .. import _validate
+from .._typing import RowBlocks
+from ..errors import BlockSizeError, ShapeError
+
+BlockSize = int | Sequence[int]
+SizeCounts = tuple[tuple[int, int], ...]
+
+
+def block_sizes(d: int, block_size: BlockSize) -> SizeCounts:
+    """How often each block size occurs: (size, count) pairs, largest size first.
+
+    An integer s gives ceil(d / s) blocks whose sizes differ by at most one, so s = 2 leaves one row
+    alone when d is odd and s = d is one block. A sequence gives the sizes themselves.
+
+    Args:
+        d: Number of rows.
+        block_size: The size s, 2 <= s <= d, or every size, summing to `d`.
+
+    Example:
+        >>> block_sizes(6, 3), block_sizes(7, 2), block_sizes(7, 3), block_sizes(7, (3, 3, 1))
+        (((3, 2),), ((2, 3), (1, 1)), ((3, 1), (2, 2)), ((3, 2), (1, 1)))
+    """
+    if isinstance(block_size, int):
+        _validate.block_size(block_size, d)
+        l = -(-d // block_size)
+        small, larger = divmod(d, l)
+        counts = ((small + 1, larger), (small, l - larger))
+        return tuple((size, count) for size, count in counts if count)
+    sizes = sorted(block_size, reverse=True)
+    if not sizes or sizes[-1] < 1 or sizes[0] < 2 or sum(sizes) != d:
+        raise BlockSizeError(
+            f"block sizes must be positive, sum to d={d}, and one must be at least 2: got "
+            f"{tuple(block_size)}."
+        )
+    return tuple((size, len(list(run))) for size, run in groupby(sizes))
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Disjoint blocks that cover the rows 0..d-1; the graph G_T has an edge inside each block.
+
+    Args:
+        blocks: One (l, s) tensor of row indices for each block size s, largest first. Even sizes
+            give one tensor, s not dividing d at most two.
+
+    Example:
+        >>> partition = Partition.of([[0, 3], [1, 2], [4]])
+        >>> partition.d, partition.sizes, partition.num_edges
+        (5, (2, 2, 1), 2)
+    """
+
+    blocks: RowBlocks
+
+    @classmethod
+    def of(cls, blocks: Sequence[Sequence[int]]) -> "Partition":
+        """The partition with the given blocks, each a list of rows; checked to cover 0..d-1."""
+        rows = sorted(row for block in blocks for row in block)
+        if rows != list(range(len(rows))):
+            raise ShapeError(
+                f"`blocks` must hold each row 0..d-1 exactly once: got the rows {rows}."
+            )
+        ordered = sorted((sorted(block) for block in blocks), key=lambda b: (-len(b), b))
+        return cls(tuple(torch.tensor(list(run)) for _, run in groupby(ordered, key=len)))
+
+    @classmethod
+    def from_order(cls, order: Int[Tensor, "d"], sizes: SizeCounts) -> "Partition":
+        """Cut a permutation of the rows into blocks: the first `size` rows, the next, and so on."""
+        blocks, start = [], 0
+        for size, count in sizes:
+            cut = order[start : start + size * count].view(count, size)
+            blocks.append(cut.sort(dim=-1).values)
+            start += size * count
+        return cls(tuple(blocks))
+
+    @property
+    def d(self) -> int:
+        """Number of rows."""
+        return sum(b.numel() for b in self.blocks)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The size of each block, largest first."""
+        return tuple(b.shape[1] for b in self.blocks for _ in range(b.shape[0]))
+
+    @property
+    def num_edges(self) -> int:
+        """m, the number of edges of G_T; d(s-1)/2 for even blocks."""
+        return sum(b.shape[0] * b.shape[1] * (b.shape[1] - 1) // 2 for b in self.blocks)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the indices live."""
+        return self.blocks[0].device
+
+    def edges(self) -> Int[Tensor, "m 2"]:
+        """The edges (i, j), i < j, of G_T: every pair of rows inside a block."""
+        edges = [
+            b[:, torch.combinations(torch.arange(b.shape[1], device=b.device))].flatten(0, 1)
+            for b in self.blocks
+            if b.shape[1] > 1
+        ]
+        return torch.cat(edges).sort(dim=-1).values
+
+    def relabel(self, names: Int[Tensor, "d"]) -> "Partition":
+        """The same partition with row i called ``names[i]``."""
+        return Partition(tuple(names[b].sort(dim=-1).values for b in self.blocks))
+
+    def to(self, device: torch.device | str) -> "Partition":
+        """The partition with its indices on `device`."""
+        return Partition(tuple(b.to(device) for b in self.blocks))
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        """The blocks as tuples of rows."""
+        return (tuple(sorted(row)) for b in self.blocks for row in b.tolist())
+
+    def key(self) -> frozenset[tuple[int, ...]]:
+        """What two equal partitions share, whatever the order of their blocks: hashable."""
+        return frozenset(self)

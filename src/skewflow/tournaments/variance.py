@@ -1,0 +1,108 @@
+r"""Variance of every estimator, by formula and by enumeration (Sec. 9.6, 9.7)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .balance import partition_weight
+from .counting import edge_probability, num_partitions_with_edge
+from .edge_weights import EdgeWeights
+from .enumeration import enumerate_partitions
+from .families import Family
+from .partitions import BlockSize, Partition
+from .tournament import Tournament
+from .weight_functions import H, weight_function
+
+Law = list[tuple[Tournament, float]]
+
+
+def exact_variance(law: Law, W: EdgeWeights) -> float:
+    r"""$\sum_T p_T \|\hat\Omega_T - \Omega\|_F^2$ over all outcomes of a law."""
+    omega = W.dense()
+    return sum(p * (t.dense(W) - omega).square().sum().item() for t, p in law)
+
+
+def uniform_variance(W: EdgeWeights, block_size: BlockSize) -> float:
+    r"""$\frac{d-s}{s-1}\|\Omega\|_F^2$ of the uniform law (Lemma 9.6); $(1/P(e) - 1)$ if uneven.
+
+    Lemma 9.5 gives the same for the h-regular law with $h(x) = x^2$: it buys nothing.
+    """
+    return (1 / float(edge_probability(W.d, block_size)) - 1) * W.squared_norm()
+
+
+def h_regular_variance(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
+    r"""The variance of the h-regular law on T_s (Lemma 9.4).
+
+    $\frac{\|h(\Omega)\|_1}{2W}\sum_T \frac{\|\Omega[T]\|_F^2}{h(G_T)} - \|\Omega\|_F^2$.
+    The sum runs over all of T_s, so this is for small d.
+    """
+    total = 0.0
+    for T in enumerate_partitions(W.d, block_size):
+        weight = partition_weight(W, T, h)
+        if weight > 0:
+            total += 2 * partition_weight(W, T, "square") / weight
+    ways = num_partitions_with_edge(W.d, block_size)
+    return W.h_norm(h) / (2 * ways) * total - W.squared_norm()
+
+
+def optimal_variance(W: EdgeWeights, block_size: BlockSize) -> float:
+    r"""The least variance of a law on T_s with weights $1/(W p_T)$ (Lemma 3.2).
+
+    $\frac{2}{W^2}\left(\sum_T \sqrt{\sum_{e\in T} w_e^2}\right)^2 - \|\Omega\|_F^2$; small d only.
+    """
+    ways = num_partitions_with_edge(W.d, block_size)
+    Z = sum(partition_norm(W, T) for T in enumerate_partitions(W.d, block_size))
+    return 2 * (Z / ways) ** 2 - W.squared_norm()
+
+
+def family_optimal_variance(W: EdgeWeights, family: Family) -> float:
+    r"""The least variance on a non-intersecting family: Lemma 3.2 with M = J.
+
+    $2\left(\sum_T \sqrt{\sum_{e\in T} w_e^2}\right)^2 - \|\Omega\|_F^2$,
+    in $O(d^2)$ given $\Omega$.
+    """
+    return 2 * family_sums(W, family, "square").sqrt().sum().item() ** 2 - W.squared_norm()
+
+
+def family_h_variance(W: EdgeWeights, family: Family, h: H = "abs") -> float:
+    r"""The variance on a non-intersecting family with $p_T \propto h(G_T)$ (Lemma 9.7, corrected).
+
+    $2K\sum_e w_e^2 / K(e) - \|\Omega\|_F^2$, where K(e) is h(G_T) of the member that holds e and K
+    the sum over all edges. The paper's print lacks the factor 2.
+    """
+    K_T = family_sums(W, family, h)
+    squares = family_sums(W, family, "square")
+    ratio = torch.where(K_T > 0, squares / K_T, torch.zeros_like(K_T))
+    return 2 * K_T.sum().item() * ratio.sum().item() - W.squared_norm()
+
+
+def sweep_variance(W: EdgeWeights, num_classes: int, m: int, *, replacement: bool) -> float:
+    r"""The variance of m uniform members of a non-intersecting family, averaged, in one step.
+
+    With n members: $\frac{n-1}{m}\|\Omega\|_F^2$ with replacement, $(\frac nm - 1)\|\Omega\|_F^2$
+    without, which is zero for a full sweep m = n (not in the paper).
+    """
+    n = num_classes
+    if not 1 <= m <= n:
+        raise ValueError(f"`m` must lie between 1 and the number of classes {n}: got {m}.")
+    factor = (n - 1) / m if replacement else n / m - 1
+    return factor * W.squared_norm()
+
+
+def horvitz_thompson_variance(W: EdgeWeights, inclusion: Float[Tensor, "d d"]) -> float:
+    r"""$2\sum_{i<j} w_{ij}^2 (1/\pi_{ij} - 1)$: edgewise weights $1/\pi$ (not in the paper)."""
+    squares = W.dense().square()
+    return torch.where(squares > 0, squares * (1 / inclusion - 1), squares).sum().item()
+
+
+def partition_norm(W: EdgeWeights, partition: Partition) -> float:
+    r"""$a_T = \sqrt{\sum_{e \in T} w_e^2}$, the optimal law's unnormalised weight (Lemma 3.2)."""
+    return partition_weight(W, partition, "square") ** 0.5
+
+
+def family_sums(W: EdgeWeights, family: Family, h: H) -> Float[Tensor, "n"]:
+    """h(G_T) of every member of a non-intersecting family at once, in O(d^2) given Omega."""
+    i, j = torch.triu_indices(W.d, W.d, offset=1)
+    values = weight_function(h)(W.dense()).to("cpu", torch.float64)[i, j]
+    sums = torch.zeros(len(family), dtype=torch.float64)
+    return sums.index_add_(0, family.colours[i, j], values)

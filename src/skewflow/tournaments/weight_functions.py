@@ -1,0 +1,77 @@
+"""The weight function h of h-regular distributions (Definition 3.3)."""
+
+from collections.abc import Callable, Hashable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import WeightFunctionError
+
+WeightFunction = Callable[[Tensor], Tensor]
+H = Literal["abs", "square", "sqrt"] | WeightFunction
+
+WEIGHT_FUNCTIONS: dict[str, WeightFunction] = {
+    "abs": torch.abs,
+    "square": torch.square,
+    "sqrt": lambda w: w.abs().sqrt(),
+}
+
+
+def weight_function(h: H) -> WeightFunction:
+    """The callable behind `h`: a name, or a callable that is checked.
+
+    The definition asks for an even h with h(0) = 0. It must also be positive elsewhere: a T whose
+    edges all have h = 0 is never drawn, and if their weights are not zero the estimate is biased.
+
+    Args:
+        h: "abs", "square", "sqrt", or a function that maps a tensor entry by entry.
+
+    Example:
+        >>> weight_function("sqrt")(torch.tensor([-4.0, 0.0, 9.0]))
+        tensor([2., 0., 3.])
+    """
+    if isinstance(h, str):
+        if h not in WEIGHT_FUNCTIONS:
+            names = ", ".join(repr(name) for name in sorted(WEIGHT_FUNCTIONS))
+            raise WeightFunctionError(f"`h` must be a function or one of {names}: got {h!r}.")
+        return WEIGHT_FUNCTIONS[h]
+    if not callable(h):
+        raise WeightFunctionError(
+            f"`h` must be a name or a function of a tensor: got {type(h).__name__}."
+        )
+    _check(h)
+    return h
+
+
+def cache_key(h: H) -> Hashable:
+    """What identifies `h` in a cache: its name, or the function itself."""
+    return h if isinstance(h, str) else id(h)
+
+
+def _check(h: WeightFunction) -> None:
+    """Try `h` on a fixed grid of 25 magnitudes between 1e-6 and 1e6 and at zero."""
+    x = torch.logspace(-6, 6, 25, dtype=torch.float64)
+    plus, minus, zero = h(x), h(-x), h(torch.zeros(1, dtype=torch.float64))
+    if plus.shape != x.shape or not torch.isfinite(plus).all():
+        raise WeightFunctionError(
+            f"`h` must return one finite number for each entry: got shape {tuple(plus.shape)} for "
+            f"shape {tuple(x.shape)}, finite: {bool(torch.isfinite(plus).all())}."
+        )
+    uneven = ~torch.isclose(plus, minus, rtol=1e-9, atol=0.0)
+    if uneven.any():
+        at = x[uneven][0].item()
+        raise WeightFunctionError(
+            f"`h` must be even: got h({at:g}) = {plus[uneven][0].item():g} but "
+            f"h({-at:g}) = {minus[uneven][0].item():g}. Use a function of |w|."
+        )
+    if zero.item() != 0.0:
+        raise WeightFunctionError(
+            f"`h` must be zero at zero: got h(0) = {zero.item():g}. Subtract h(0)."
+        )
+    if (plus <= 0).any():
+        at = x[plus <= 0][0].item()
+        raise WeightFunctionError(
+            f"`h` must be positive away from zero, or the estimate is biased: got "
+            f"h({at:g}) = {plus[plus <= 0][0].item():g}. Use e.g. h='abs'."
+        )
