@@ -40,7 +40,7 @@ def completion(d: int, sizes: SizeCounts, i: int, j: int, generator: torch.Gener
     such blocks, the other rows fall where a random permutation puts them.
     """
     i, j = min(i, j), max(i, j)
-    places = torch.tensor([count * size * (size - 1) for size, count in sizes])
+    places = torch.tensor([float(count * size * (size - 1)) for size, count in sizes])
     group = 0 if len(sizes) == 1 else int(categorical(places, 1, generator))
     start = sum(size * count for size, count in sizes[:group])
     rest = permutation(d - 2, generator)

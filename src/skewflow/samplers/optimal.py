@@ -1,4 +1,4 @@
-"""The variance-optimal law on T_s, with a Monte-Carlo partition function (Lemma 3.2, Sec. 3.2.2)."""
+"""The variance-optimal law on T_s, its partition function by Monte Carlo (Lemma 3.2)."""
 
 from dataclasses import dataclass
 

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +14,6 @@ from .. import _validate
 from ..tournaments.edge_weights import EdgeWeights, edge_from_index
 from ..tournaments.enumeration import check_size
 from ..tournaments.matchings import greedy_colours, matching_partition
-from ..tournaments.partitions import Partition
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law
 from ..tournaments.weight_functions import H, weight_function
@@ -59,7 +59,7 @@ class Sparsified(Sampler):
         matchings = _split(W.d, edges, w, multiplicity / (self.num_edges * self._p(W, w)))
         if not matchings:  # Omega = 0 on all drawn edges: the estimate is zero
             return Tournament(matching_partition(edges[:1], W.d), 0.0)
-        norms = torch.tensor([norm for *_, norm in matchings])
+        norms = torch.tensor([matching.norm for matching in matchings])
         r = int(_draw.categorical(norms, 1, generator))
         return _tournament(W, matchings[r], float(norms[r] / norms.sum()))
 
@@ -82,9 +82,9 @@ class Sparsified(Sampler):
             matchings = _split(W.d, all_edges[index], all_w[index], c / (r * p[index]))
             if not matchings:
                 law.append((Tournament(matching_partition(all_edges[index][:1], W.d), 0.0), p_draw))
-            total = sum(norm for *_, norm in matchings)
+            total = sum(matching.norm for matching in matchings)
             for matching in matchings:
-                p_m = matching[-1] / total
+                p_m = matching.norm / total
                 law.append((_tournament(W, matching, p_m), p_draw * p_m))
         return law
 
@@ -111,13 +111,18 @@ class Sparsified(Sampler):
         return 2 * weight_function(self.h)(w).to(torch.float64) / W.h_norm(self.h)
 
 
-_Matching = tuple[Int[Tensor, "m 2"], Float[Tensor, "m"], float]
+class _Matching(NamedTuple):
+    """Disjoint edges, the factor on each edge's weight, and the norm of factor times weight."""
+
+    edges: Int[Tensor, "_ 2"]
+    factor: Float[Tensor, "_"]
+    norm: float
 
 
 def _split(
     d: int, edges: Int[Tensor, "m 2"], w: Float[Tensor, "m"], factor: Float[Tensor, "m"]
 ) -> list[_Matching]:
-    """Greedy matchings of the drawn edges: (pairs, factors, norm of factor * w) of each."""
+    """Greedy matchings of the drawn edges that count, heaviest first."""
     v = (factor * w).abs()
     keep = v > 0
     edges, factor, v = edges[keep], factor[keep], v[keep]
@@ -125,7 +130,7 @@ def _split(
     edges, factor, v = edges[order], factor[order], v[order]
     colours = torch.tensor(greedy_colours([(i, j) for i, j in edges.tolist()], d))
     return [
-        (edges[mine], factor[mine], v[mine].norm().item())
+        _Matching(edges[mine], factor[mine], v[mine].norm().item())
         for mine in (
             colours.to(v.device) == r for r in range(max(colours.tolist(), default=-1) + 1)
         )
@@ -133,8 +138,7 @@ def _split(
 
 
 def _tournament(W: EdgeWeights, matching: _Matching, p: float) -> Tournament:
-    pairs, factor, _ = matching
-    partition: Partition = matching_partition(pairs, W.d)
-    weights = (factor / p).to(W.dtype)[:, None, None].expand(-1, 2, 2)
+    partition = matching_partition(matching.edges, W.d)
+    weights = (matching.factor / p).to(W.dtype)[:, None, None].expand(-1, 2, 2)
     alone = [torch.ones(len(b), 1, 1, dtype=W.dtype, device=W.device) for b in partition.blocks[1:]]
     return Tournament(partition, (weights, *alone))

@@ -13,6 +13,9 @@ from .counting import edge_probability as edge_probability
 from .counting import joint_edge_probabilities as joint_edge_probabilities
 from .counting import num_partitions as num_partitions
 from .counting import num_partitions_with_edge as num_partitions_with_edge
+from .covering import covering_estimate as covering_estimate
+from .covering import covering_matrix as covering_matrix
+from .covering import optimal_probabilities as optimal_probabilities
 from .edge_weights import EdgeWeights as EdgeWeights
 from .enumeration import enumerate_partitions as enumerate_partitions
 from .families import Family as Family
@@ -48,6 +51,8 @@ __all__ = [
     "block_sizes",
     "certified_norm",
     "certified_tau",
+    "covering_estimate",
+    "covering_matrix",
     "edge_probability",
     "enumerate_partitions",
     "exact_variance",
@@ -65,6 +70,7 @@ __all__ = [
     "non_intersecting",
     "num_partitions",
     "num_partitions_with_edge",
+    "optimal_probabilities",
     "optimal_variance",
     "partition_norm",
     "partition_weight",

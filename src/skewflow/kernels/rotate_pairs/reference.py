@@ -18,7 +18,7 @@ def rotate_pairs(
     r"""Rotate disjoint row pairs of `X`, in O(mk).
 
     Rows (i, j) become $\cos\theta X_i + \sin\theta X_j$ and $\cos\theta X_j - \sin\theta X_i$,
-    which is $\exp(\sum\theta H_{ij}) X$ because the pairs are disjoint. Cayley's transform rotates by
+    which is $\exp(\sum\theta H_{ij}) X$ because the pairs are disjoint. Cayley's rotates by
     $2\arctan(\theta/2)$ instead of $\theta$.
 
     Args:

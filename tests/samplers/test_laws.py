@@ -1,0 +1,117 @@
+"""Every sampler's law, by enumeration: probabilities, mean and variance."""
+
+import pytest
+import torch
+
+from cases import WEIGHTS, all_cases, sampler_ids
+from helpers import assert_close
+from skewflow.samplers import HRegular, Sparsified, Uniform
+from skewflow.tournaments import EdgeWeights, exact_variance
+
+TRIPLES = [pytest.param(*t, id="d{}-s{}-{}".format(*t)) for t in sampler_ids()]
+
+
+def check_law(case, W, factor=1.0):
+    law = case.sampler.law(W)
+    omega = W.dense()
+    assert all(p > 0 for _, p in law)
+    assert_close("sum of probabilities", 1.0, sum(p for _, p in law))
+    assert_close("E[estimate]", omega, sum(p * t.dense(W) for t, p in law), factor=factor)
+    # Relative to ||Omega||^2: the variance is a difference of numbers of that size.
+    size = W.squared_norm()
+    exact = exact_variance(law, W)
+    assert_close("variance", case.variance(W) / size, exact / size, factor=factor)
+
+
+@pytest.mark.parametrize("d, s, name", TRIPLES)
+def test_law_sums_to_one_is_unbiased_and_has_the_variance_of_its_formula(d, s, name, generator):
+    check_law(all_cases(d, s)[name], EdgeWeights.of(WEIGHTS["gaussian"](d, generator)))
+
+
+@pytest.mark.parametrize("weights", ["heavy", "low_rank", "spike", "sparse"])
+@pytest.mark.parametrize("d, s", [(6, 2), (7, 3), (5, 2), (9, 3)])
+def test_every_law_holds_on_uneven_weights_too(d, s, weights, generator):
+    W = EdgeWeights.of(WEIGHTS[weights](d, generator))
+    for name, case in all_cases(d, s).items():
+        # A Horvitz-Thompson probability is a difference of row sums of h: it loses as many digits
+        # as h spans, and on the spike that is many.
+        cancels = weights == "spike" and name.startswith("horvitz_thompson")
+        check_law(case, W, factor=1e3 if cancels else 1.0)
+
+
+@pytest.mark.parametrize("d, s", [(6, 2), (7, 3)])
+def test_laws_of_a_lazy_view_are_those_of_its_table(d, s, generator):
+    X = torch.randn(d, 3, generator=generator, dtype=torch.float64)
+    G = torch.randn(d, 3, generator=generator, dtype=torch.float64)
+    table = EdgeWeights.of(EdgeWeights(X, G).dense())
+    for case in all_cases(d, s).values():
+        lazy = EdgeWeights(X, G)
+        for (t, p), (u, q) in zip(case.sampler.law(lazy), case.sampler.law(table), strict=True):
+            assert t.partition.key() == u.partition.key()
+            assert_close("probability", q, p)
+            assert_close("estimate", u.dense(table), t.dense(lazy))
+
+
+@pytest.mark.parametrize("method", ["edge", "reject-1", "reject-2"])
+def test_the_methods_of_h_regular_share_one_law(method, generator):
+    W = EdgeWeights.of(WEIGHTS["gaussian"](6, generator))
+    for (t, p), (u, q) in zip(HRegular(2, method=method).law(W), HRegular(2).law(W), strict=True):
+        assert t.partition.key() == u.partition.key() and p == q and t.weights == u.weights
+
+
+@pytest.mark.parametrize("h", [None, "abs", "square"])
+@pytest.mark.parametrize("d, r", [(4, 3), (5, 3), (6, 2), (7, 2), (9, 1)])
+@pytest.mark.parametrize("weights", ["gaussian", "sparse"])
+def test_sparsified_law_is_unbiased(d, r, h, weights, generator):
+    W = EdgeWeights.of(WEIGHTS[weights](d, generator))
+    law = Sparsified(r, h).law(W)
+    assert_close("sum of probabilities", 1.0, sum(p for _, p in law))
+    assert_close("E[estimate]", W.dense(), sum(p * t.dense(W) for t, p in law))
+
+
+@pytest.mark.parametrize("h", [None, "abs", "square"])
+@pytest.mark.parametrize("d", [4, 7])
+def test_sparsified_to_one_edge_has_the_variance_of_importance_sampling(d, h, generator):
+    W = EdgeWeights.of(WEIGHTS["gaussian"](d, generator))
+    omega = W.dense()
+    i, j = torch.triu_indices(d, d, offset=1)
+    w = omega[i, j]
+    weight = {None: torch.ones_like(w), "abs": w.abs(), "square": w.square()}[h]
+    formula = 2 * (w.square() / (weight / weight.sum())).sum() - omega.square().sum()
+    assert_close("variance", formula, exact_variance(Sparsified(1, h).law(W), W))
+
+
+def test_sparsified_variance_is_that_of_the_sparsification_plus_that_of_the_matching(generator):
+    W = EdgeWeights.of(WEIGHTS["gaussian"](5, generator))
+    i, j = torch.triu_indices(5, 5, offset=1)
+    w, n, r = W.dense()[i, j], 10, 2
+    sparsification = (2 * (n * w.square()).sum() - W.squared_norm()) / r
+    matching = 0.0
+    for a in range(n):
+        for b in range(n):
+            v = torch.zeros(n, dtype=torch.float64)
+            v[a] += n / r * w[a]
+            v[b] += n / r * w[b]
+            share_a_row = {int(i[a]), int(j[a])} & {int(i[b]), int(j[b])}
+            one_norm = (v[a].abs() + v[b].abs()) ** 2
+            if share_a_row and a != b:  # two matchings of one edge each
+                matching += 2 * (one_norm - v.square().sum()).item() / n**2
+    assert_close("variance", sparsification + matching, exact_variance(Sparsified(r).law(W), W))
+
+
+def test_a_zero_omega_is_estimated_by_zero_under_every_sampler(generator):
+    W = EdgeWeights.of(torch.zeros(6, 6, dtype=torch.float64))
+    for case in [*all_cases(6, 2).values(), *all_cases(6, 3).values()]:
+        t = case.sampler.sample(W, generator=generator)
+        assert_close("estimate", torch.zeros(6, 6), t.dense(W))
+        assert_close("sum of probabilities", 1.0, sum(p for _, p in case.sampler.law(W)))
+    for h in (None, "abs"):
+        t = Sparsified(3, h).sample(W, generator=generator)
+        assert_close("estimate", torch.zeros(6, 6), t.dense(W))
+
+
+def test_a_block_of_all_rows_is_the_exact_method(generator):
+    W = EdgeWeights.of(WEIGHTS["gaussian"](7, generator))
+    ((t, p),) = Uniform(7).law(W)
+    assert (p, t.weights) == (1.0, 1.0)
+    assert_close("estimate", W.dense(), t.dense(W))
