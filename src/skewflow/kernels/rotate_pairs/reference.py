@@ -33,6 +33,7 @@ def rotate_pairs(
                 [-0.0998,  0.9950]])
     """
     _validate.one_of(retraction, ("exp", "cayley"), "retraction")
+    _validate.matrix(X, "X")
     angle = theta if retraction == "exp" else 2 * torch.atan(theta / 2)
     i, j = pairs.unbind(-1)
     c, s = angle.cos()[:, None], angle.sin()[:, None]  # (m, 1)

@@ -1,0 +1,78 @@
+"""Append a measurement to benchmarks/data/results.csv, with the machine and versions behind it."""
+
+import csv
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import quantiles
+
+import torch
+
+RESULTS = Path(__file__).parent / "data" / "results.csv"
+FIELDS = [
+    "benchmark",
+    "case",
+    "unit",
+    "p20",
+    "p50",
+    "p80",
+    "rounds",
+    "device",
+    "threads",
+    "python",
+    "torch",
+    "commit",
+    "utc",
+]
+
+
+def record(benchmark: str, case: str, unit: str, values: Sequence[float]) -> None:
+    """Write one row: the 20th, 50th and 80th percentile of `values`."""
+    p20, p50, p80 = (quantiles(values, n=10, method="inclusive")[i] for i in (1, 4, 7))
+    row = {
+        "benchmark": benchmark,
+        "case": case,
+        "unit": unit,
+        "p20": f"{p20:.4g}",
+        "p50": f"{p50:.4g}",
+        "p80": f"{p80:.4g}",
+        "rounds": len(values),
+        "device": device(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": commit(),
+        "utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    new = not RESULTS.exists()
+    with RESULTS.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def device() -> str:
+    """The GPU's name, or the processor's."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """The short commit, with a + when the tree has changes."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else "")

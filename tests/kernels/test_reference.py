@@ -1,0 +1,105 @@
+"""The references of the kernels, against the exponential of the assembled estimate."""
+
+import pytest
+import torch
+
+from cases import gaussian
+from helpers import assert_close, randn, random_stiefel, scipy_expm
+from skewflow.errors import NonFiniteError, ShapeError
+from skewflow.geometry import cayley
+from skewflow.kernels import rotate_blocks, rotate_pairs
+from skewflow.samplers import HRegular, Sparsified, Uniform
+from skewflow.tournaments import EdgeWeights, Partition
+
+SHAPES = [(2, 1), (3, 3), (6, 4), (7, 7), (31, 5)]
+
+
+def retract(retraction, A):
+    return scipy_expm(A) if retraction == "exp" else cayley(A)
+
+
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
+@pytest.mark.parametrize("d, k", SHAPES)
+def test_pairs_rotate_as_the_exponential_of_the_estimate(d, k, retraction, generator):
+    X, W = randn(d, k, generator=generator), EdgeWeights.of(gaussian(d, generator))
+    t = Uniform(2).sample(W, generator=generator)
+    pairs = t.partition.edges()
+    Y = rotate_pairs(X, pairs, 0.3 * t.weights * W.entries(pairs), retraction)
+    assert_close("Y", retract(retraction, 0.3 * t.dense(W)) @ X, Y)
+
+
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
+@pytest.mark.parametrize("d, k", SHAPES)
+def test_blocks_rotate_as_the_exponential_of_the_estimate(d, k, retraction, generator):
+    X, W = randn(d, k, generator=generator), EdgeWeights.of(gaussian(d, generator))
+    samplers = [Uniform(min(3, d)), HRegular(2, horvitz_thompson=True), Sparsified(3)]
+    for sampler in samplers:
+        t = sampler.sample(W, generator=generator)
+        Y = rotate_blocks(X, t.partition, t.blocks(W), 0.3, retraction)
+        assert_close("Y", retract(retraction, 0.3 * t.dense(W)) @ X, Y)
+
+
+@pytest.mark.parametrize("s", [2, 5, 16])
+def test_a_step_stays_on_the_manifold_and_descends(s, generator):
+    X, target = (random_stiefel(16, 9, generator=generator) for _ in range(2))
+    for _ in range(20):
+        W = EdgeWeights(X, X - target)
+        t = Uniform(s).sample(W, generator=generator)
+        Y = rotate_blocks(X, t.partition, t.blocks(W), eta=-0.2 / t.weights)
+        assert (Y - target).norm() <= (X - target).norm() + 1e-12
+        X = Y
+    assert_close("X^T X", torch.eye(9), X.mT @ X)
+
+
+def test_the_reverse_form_is_the_left_form_on_the_transpose(generator):
+    X, G = random_stiefel(6, generator=generator), randn(6, 6, generator=generator)
+    right, left = EdgeWeights(X, G, side="right"), EdgeWeights(X.mT, G.mT)
+    assert_close("omega", -right.dense(), left.dense())
+    t = Uniform(3).sample(left, generator=generator)
+    Y = rotate_blocks(X.mT, t.partition, t.blocks(left), 0.1).mT
+    assert_close("update", X @ scipy_expm(0.1 * t.dense(right)), Y)
+
+
+def test_rows_outside_every_pair_are_untouched(generator):
+    X = randn(5, 3, generator=generator)
+    Y = rotate_pairs(X, torch.tensor([[1, 3]]), torch.tensor([0.4], dtype=torch.float64))
+    assert torch.equal(Y[[0, 2, 4]], X[[0, 2, 4]])
+    empty = torch.empty(0, 2, dtype=torch.int64)
+    assert torch.equal(rotate_pairs(X, empty, torch.empty(0, dtype=torch.float64)), X)
+
+
+def test_the_input_is_not_modified(generator):
+    X, W = randn(6, 3, generator=generator), EdgeWeights.of(gaussian(6, generator))
+    before = X.clone()
+    t = Uniform(2).sample(W, generator=generator)
+    rotate_blocks(X, t.partition, t.blocks(W), 0.3)
+    rotate_pairs(X, t.partition.edges(), W.entries(t.partition.edges()))
+    assert torch.equal(X, before)
+
+
+def test_gradients_of_the_references_are_right(generator):
+    X = randn(4, 2, generator=generator).requires_grad_()
+    theta = randn(2, generator=generator).requires_grad_()
+    pairs = torch.tensor([[0, 2], [1, 3]])
+    assert torch.autograd.gradcheck(lambda X, theta: rotate_pairs(X, pairs, theta), (X, theta))
+    omega = gaussian(3, generator)[None].requires_grad_()
+    partition = Partition.of([[0, 1, 2], [3]])
+    alone = torch.zeros(1, 1, 1, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda X, omega: rotate_blocks(X, partition, (omega, alone), 0.5), (X, omega)
+    )
+
+
+@pytest.mark.bad_input
+def test_bad_input_is_refused(generator):
+    X = randn(4, 2, generator=generator)
+    partition = Partition.of([[0, 1], [2, 3], [4]])
+    blocks = (torch.zeros(2, 2, 2, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64))
+    with pytest.raises(ShapeError, match="d=4 rows of `X`: got one of 5 rows"):
+        rotate_blocks(X, partition, blocks, 0.1)
+    with pytest.raises(ValueError, match="`retraction` must be one of 'exp', 'cayley': got 'qr'"):
+        rotate_blocks(X, partition, blocks, 0.1, "qr")
+    with pytest.raises(ValueError, match="`retraction` must be one of"):
+        rotate_pairs(X, torch.tensor([[0, 1]]), torch.zeros(1, dtype=torch.float64), "qr")
+    with pytest.raises(NonFiniteError, match="`X` must be finite"):
+        rotate_pairs(X / 0, torch.tensor([[0, 1]]), torch.zeros(1, dtype=torch.float64))

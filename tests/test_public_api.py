@@ -1,0 +1,32 @@
+"""The public names, so that a change of the interface shows in the diff."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import skewflow
+
+LISTED = Path(__file__).parent / "public_api.txt"
+MODULES = ["geometry", "kernels", "samplers", "tournaments"]
+
+
+def public_names():
+    for module in MODULES:
+        package = importlib.import_module(f"skewflow.{module}")
+        yield from (f"{module}.{name}" for name in package.__all__)
+
+
+def test_public_names_are_the_listed_ones():
+    assert sorted(public_names()) == LISTED.read_text().split()
+
+
+@pytest.mark.parametrize("name", sorted(public_names()))
+def test_every_public_name_exists_and_is_documented(name):
+    module, attribute = name.split(".")
+    assert getattr(importlib.import_module(f"skewflow.{module}"), attribute).__doc__
+
+
+def test_packages_export_what_they_list():
+    for module in MODULES:
+        assert getattr(skewflow, module).__all__ == sorted(getattr(skewflow, module).__all__)
