@@ -51,7 +51,7 @@ def gaussian(d: int, generator: torch.Generator) -> Tensor:
 
 
 def heavy(d: int, generator: torch.Generator) -> Tensor:
-    """Student t with 1.5 degrees of freedom: a few edges carry most of the weight."""
+    """Gaussians over a small power of a chi-square: a few edges carry most of the weight."""
     z, u = randn(d, d, generator=generator), randn(d, d, 3, generator=generator)
     return skew_from(z / (u.square().sum(-1) / 3) ** (1 / 1.5))
 

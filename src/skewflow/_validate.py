@@ -52,7 +52,10 @@ def square(A: Tensor, name: str) -> None:
     """`A` is a square matrix or a batch of them."""
     matrix(A, name)
     if A.shape[-1] != A.shape[-2]:
-        raise ShapeError(f"`{name}` must be square: got shape {tuple(A.shape)}.")
+        raise ShapeError(
+            f"`{name}` must be square: got shape {tuple(A.shape)}. "
+            "Generators act on one side and are (d, d); points (d, k) go in as X."
+        )
 
 
 def like(B: Tensor, A: Tensor, name: str, other: str) -> None:
@@ -60,7 +63,8 @@ def like(B: Tensor, A: Tensor, name: str, other: str) -> None:
     matrix(B, name)
     if B.shape != A.shape:
         raise ShapeError(
-            f"`{name}` must have the shape of `{other}`: got {tuple(B.shape)} and {tuple(A.shape)}."
+            f"`{name}` must have the shape of `{other}`: got {tuple(B.shape)} and "
+            f"{tuple(A.shape)}. Transpose, or expand the batch, so that they agree."
         )
     if B.dtype != A.dtype or B.device != A.device:
         raise DtypeError(

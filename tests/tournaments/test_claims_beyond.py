@@ -1,4 +1,4 @@
-"""What stands here and not in the paper: better weights, sweeps, certified bounds (D1-D6)."""
+"""What stands here and not in the paper: better weights, sweeps, certified bounds."""
 
 from itertools import combinations, product
 

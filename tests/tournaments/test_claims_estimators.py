@@ -216,7 +216,9 @@ def test_trials_are_geometric_with_mean_n_over_lambda_and_not_poisson(factor, ge
     assert_close("mean trials", (d - 1) / (s - 1) * factor, 1 / accept)
     geometric_mean = sum(n * accept * (1 - accept) ** (n - 1) for n in range(1, 2000))
     assert_close("geometric", 1 / accept, geometric_mean)
-    assert exp(-1 / accept) > 0  # a Poisson count would be zero sometimes; trials never are
+    variance = sum((n - 1 / accept) ** 2 * accept * (1 - accept) ** (n - 1) for n in range(1, 2000))
+    assert_close("geometric variance", (1 - accept) / accept**2, variance)
+    assert abs(variance * accept - 1) > 0.1  # a Poisson count would have its mean as variance
 
 
 def test_sampled_trials_of_version_i_have_the_predicted_mean(generator):
@@ -281,13 +283,20 @@ def test_the_certified_tau_bounds_tau_star_whatever_omega_is(d, s, weights, h, g
 
 
 def test_raising_tau_on_a_violation_and_going_on_is_not_exact():
-    # Exact recursion over two states, the start tau and tau*: once any T with q > 1 is met it is
-    # accepted and tau is raised, so heavy T come out too often.
+    # The rule: start from tau; a T with q > 1 is accepted and raises tau to 2h(G_T) for good. By
+    # symmetry there are two kinds of T, so one draw is an exact recursion over the two taus.
     W = EdgeWeights.of(spiked())
-    target = torch.tensor([p for _, p in HRegular(2).law(W)], dtype=torch.float64)
-    q = torch.tensor(acceptance(W, 2, balanced_rho(8, 2, 0.8, 0.8) * W.h_norm("abs")))
-    out = q.clamp(max=1.0) / q.clamp(max=1.0).sum()
-    assert 0.5 * (out - target).abs().sum() > 0.05
+    weights = torch.tensor(
+        [2 * partition_weight(W, T) for T in enumerate_partitions(8, 2)], dtype=torch.float64
+    )
+    target = weights / weights.sum()
+    tau = balanced_rho(8, 2, 0.8, 0.8) * W.h_norm("abs")
+    heavy_ones = weights > tau
+    assert 0 < heavy_ones.sum() < len(weights)
+    # At the first tau every violating T is accepted when met, every other with its q.
+    accept = torch.where(heavy_ones, torch.ones_like(weights), weights / tau)
+    first_draw = accept / accept.sum()
+    assert 0.5 * (first_draw - target).abs().sum() > 0.05
 
 
 def test_two_acceptance_times_give_an_unbiased_clipping_constant():

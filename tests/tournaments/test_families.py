@@ -35,6 +35,13 @@ def test_the_affine_plane_of_order_three_has_four_classes_of_three_lines():
     check_each_edge_once(family, (3, 3, 3))
 
 
+def test_a_plane_without_one_of_its_points_is_a_family_of_uneven_blocks():
+    family = Family(
+        Partition.of([[row for row in block if row < 8] for block in T]) for T in affine_lines(3)
+    )
+    check_each_edge_once(family, (3, 3, 2))
+
+
 def test_one_block_of_all_rows_is_a_family():
     assert [T.sizes for T in non_intersecting(6, 6)] == [(6,)]
 
@@ -54,7 +61,9 @@ def test_round_robin_is_lazy():
 
 @pytest.mark.bad_input
 def test_no_family_exists_where_the_counts_do_not_divide():
-    with pytest.raises(FamilyError, match=r"d=6, block_size=3: none exists.*5/2.*Uniform"):
+    with pytest.raises(
+        FamilyError, match=r"d=6, block_size=3: none with blocks of equal size.*5/2.*Uniform"
+    ):
         non_intersecting(6, 3)
 
 

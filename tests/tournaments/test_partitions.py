@@ -21,6 +21,11 @@ def test_relabelling_moves_every_block(generator):
     assert T.relabel(names).key() == {(1, 4), (0, 2), (3,)}
 
 
+def test_rows_that_all_stand_alone_have_no_edge():
+    T = Partition.of([[0], [1], [2]])
+    assert T.edges().shape == (0, 2) and T.num_edges == 0
+
+
 def test_the_order_of_blocks_and_rows_does_not_matter():
     assert Partition.of([[3, 0], [2, 1]]).key() == Partition.of([[1, 2], [0, 3]]).key()
 

@@ -56,9 +56,10 @@ def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
 def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch d d"]:
     r"""The series $\sum_{n=0}^{terms} A^n / n!$ as it stands, without scaling.
 
-    Kept only to reproduce how it fails (Sec. 9.1.2, 9.3): the result is not orthogonal, and
-    for norms above about 30 cancellation destroys every digit however many terms are taken. Use
-    `expm` for anything else.
+    Kept only to reproduce how it fails (Sec. 9.1.2, 9.3): the result is not orthogonal,
+    and at a large norm cancellation leaves no digit however many terms are taken: in float64 the
+    error is 4e-4 at norm 30 and above 1 at norm 40, in float32 that at norm 20. Use `expm` for
+    anything else.
 
     Example:
         >>> taylor(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), terms=2)

@@ -32,14 +32,16 @@ class HRegular(Sampler):
 
     - "edge" (not in the paper): pick an edge with probability $h_e/H$ and complete it to a uniform
       partition that holds it. Each edge lies in W partitions, so
-      $P(T) = \sum_{e\in T} \frac{h_e}{H}\frac1W = p_T$. No rejection; $O(d)$ a draw given the row
-      sums of h, which are found once for each `EdgeWeights`. For ``h="square"`` they cost
-      $O(dk^2)$ and $\Omega$ is never formed.
+      $P(T) = \sum_{e\in T} \frac{h_e}{H}\frac1W = p_T$. No rejection. Given the row sums of h,
+      found once for each `EdgeWeights`, a draw reads one row and the edges of T: $O(ds)$ look-ups
+      in a table, $O(dsk)$ without one. For ``h="square"`` the row sums cost $O(dk^2)$ and
+      $\Omega$ is never formed.
     - "reject-1", Algorithm 1 version I: $\tau = \|h(\Omega)\|_1$, on average (d-1)/(s-1) trials,
       which together read as many entries as there are in $\Omega$.
     - "reject-2", version II: a smaller $\tau$. With `alpha` and `beta`,
-      $\tau = \min(1, \frac{s-1}{d\alpha\beta})\|h(\Omega)\|_1$, refused when $\Omega$ is not that
-      balanced; without them the certified bound of `certified_tau`, which always holds.
+      $\tau = \min(1, \frac{s-1}{d\alpha\beta})\|h(\Omega)\|_1$, refused when that is below the
+      certified bound, which for a balanced $\Omega$ it never is; without them the certified bound
+      of `certified_tau` itself. Both read all of $\Omega$.
 
     Args:
         block_size: s, or every block's size.
@@ -51,7 +53,8 @@ class HRegular(Sampler):
         beta: See `alpha`.
         norm_samples: For "reject-2" with `alpha` and `beta`: estimate $\|h(\Omega)\|_1$ from about
             this many entries, once for $\tau$ and once more for the weight, which keeps it
-            unbiased. Balance can then not be checked beforehand: $q_T > 1$ raises when met.
+            unbiased. Balance is then the caller's word, since it cannot be checked beforehand: a
+            $q_T > 1$ raises when it is met, but a draw before that is not exact.
 
     Example:
         >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))
@@ -162,6 +165,8 @@ class HRegular(Sampler):
         assert self.alpha is not None and self.beta is not None  # checked in __post_init__
         rho = balanced_rho(W.d, self.block_size, self.alpha, self.beta)
         norm = W.h_norm(self.h, num_samples=self.norm_samples, generator=generator)
+        if norm == 0.0:  # Omega = 0, or every edge that was looked at: fall back, unbiased too
+            return Uniform(self.block_size).sample(W, generator=generator)
         T, weight, trials = reject(
             W,
             self.block_size,

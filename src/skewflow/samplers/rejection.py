@@ -52,7 +52,7 @@ def reject(
     for trial in range(1, limit + 1):
         T = proposal.sample(W, generator=generator).partition
         weight = partition_weight(W, T, h)
-        q = 2 * weight / tau if tau > 0 else float("inf")
+        q = 2 * weight / tau
         if q > 1 + 1e-9:  # equality is reached, e.g. by s = d, and may round up
             raise BalanceError(unbalanced(q, why))
         if _draw.uniform(generator) < q:

@@ -20,9 +20,9 @@ class RoundRobin(Sampler):
     r"""Members of the fixed non-intersecting family, uniformly; weight n, the size of the family.
 
     For s = 2 the d - 1 (odd d: d) matchings of the circle method, in the given row order. Without
-    replacement each sweep plays every member once in a fresh random order: every draw is unbiased,
-    and m draws together have the variance $(n/m - 1)\|\Omega\|_F^2$ instead of
-    $\frac{n-1}{m}\|\Omega\|_F^2$. Reads no entry of $\Omega$.
+    replacement each sweep plays every member once in a fresh random order: every draw by itself is
+    unbiased (not given the sweep's past), and m draws of a sweep together have the variance
+    $(n/m - 1)\|\Omega\|_F^2$ instead of $\frac{n-1}{m}\|\Omega\|_F^2$. Reads no entry of $\Omega$.
 
     Args:
         replacement: Draw each member independently instead of in sweeps.
@@ -70,8 +70,8 @@ class RoundRobin(Sampler):
 class RelabelledRoundRobin(Sampler):
     r"""The round robin under a random relabelling of the rows, drawn once per sweep.
 
-    A relabelled matching is a uniform matching, so at *every* step the law is exactly that of
-    `Uniform`, while within a sweep no plane comes twice. It needs one permutation per n steps
+    A relabelled matching is a uniform matching, so the law of *every* step by itself is exactly
+    that of `Uniform`, while within a sweep no plane comes twice. It needs one permutation per n steps
     where `Uniform` needs one per step (not in the paper).
 
     Args:

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from ..errors import ShapeError
-
 
 def gradient_norm_bound(
     *,
@@ -17,7 +15,9 @@ def gradient_norm_bound(
     r"""What bounds $\min_i E\|\nabla_O F(X_i)\|_F^2$ over a run that maximises F (Theorem 5.1).
 
     $\frac{2(F^* - F(X_0))}{\sum\eta_i} + \sigma^2\left((2\sqrt d + 1)L + \|\nabla F(I)\|_F\right)
-    \frac{\sum\eta_i^2}{\sum\eta_i}$, where $\|\nabla_O F\|_F = \|\Omega\|_F$.
+    \frac{\sum\eta_i^2}{\sum\eta_i}$, where $\|\nabla_O F\|_F = \|\Omega\|_F$. Each estimate must be
+    unbiased given the past, as independent draws are; inside a sweep without replacement only the
+    first draw is.
 
     Args:
         gap: $F^* - F(X_0)$.
@@ -33,8 +33,11 @@ def gradient_norm_bound(
         ...                           gradient_at_identity=0.0, d=4, step_sizes=[0.1] * 100), 3)
         0.7
     """
+    if not step_sizes or min(step_sizes) <= 0:
+        raise ValueError(
+            f"`step_sizes` must be positive, one for each step: got {list(step_sizes)[:5]}. "
+            "The theorem is on runs that maximise F; a minimiser turns the sign of F."
+        )
     total = sum(step_sizes)
-    if not total > 0:
-        raise ShapeError(f"`step_sizes` must be positive numbers: got the sum {total}.")
     noise = second_moment * ((2 * d**0.5 + 1) * lipschitz + gradient_at_identity)
     return 2 * gap / total + noise * sum(eta**2 for eta in step_sizes) / total

@@ -48,7 +48,8 @@ def covering_estimate(partition: Partition, p: float, M: Float[Tensor, "d d"]) -
         p: Its probability, positive.
         M: `covering_matrix` of the family.
     """
-    weights = tuple(M[b[:, :, None], b[:, None, :]] / p for b in partition.blocks)
+    blocks = (b.to(M.device) for b in partition.blocks)
+    weights = tuple(M[b[:, :, None], b[:, None, :]] / p for b in blocks)
     return Tournament(partition, weights)
 
 

@@ -132,7 +132,7 @@ class EdgeWeights:
 
         For ``h="square"`` they are squared row norms and need no entry of $\Omega$: with
         $\Omega = UV^\top$, $U = [A, -B]$, $V = [B, A]$ row i gives $u_i^\top (V^\top V) u_i$, in
-        $O(dk^2)$. Any other h reads all of $\Omega$, by rows, in $O(d)$ memory.
+        $O(dk^2)$. Any other h reads all of $\Omega$, some rows at a time.
         """
         key = cache_key(h)
         if key not in self._row_sums:

@@ -159,8 +159,9 @@ def affine_lines(q: int, n: int = 2) -> Family:
 def non_intersecting(d: int, block_size: int) -> Family:
     r"""The non-intersecting family of partitions of d rows into blocks of s, where one is known.
 
-    s = 2: round robin, any d. s = d: the one block. s > 2: a resolvable design, which needs s | d
-    and (s-1) | (d-1); built here for $d = s^n$ with s prime (affine spaces).
+    s = 2: round robin, any d. s = d: the one block. s > 2: a resolvable design of equal blocks,
+    which needs s | d and (s-1) | (d-1); built here for $d = s^n$ with s prime (affine spaces). Any
+    other family, also one of uneven blocks, can be given to `Family`.
 
     Raises:
         FamilyError: If none can exist, or none is built here.
@@ -180,8 +181,8 @@ def non_intersecting(d: int, block_size: int) -> Family:
         return _AffineLines(s, n)
     if d % s or (d - 1) % (s - 1):
         rule = (
-            "none exists, because s must divide d and s - 1 must divide d - 1 "
-            f"(here {d}/{s} and {d - 1}/{s - 1})"
+            "none with blocks of equal size exists, because s must divide d and s - 1 must divide "
+            f"d - 1 (here {d}/{s} and {d - 1}/{s - 1})"
         )
     else:
         rule = "a resolvable design may exist, but only d = s^n with s prime is built here"

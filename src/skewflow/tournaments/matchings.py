@@ -26,8 +26,9 @@ def heavy_matchings(W: EdgeWeights, method: str = "greedy") -> Family:
 
     Args:
         W: The tournament; all of its entries are read.
-        method: "exact" takes a maximum-weight matching each time (Edmonds' blossom algorithm by
-            rustworkx, $O(d^3)$ each, $O(d^4)$ in all: d up to about 100). "greedy" takes the
+        method: "exact" takes each time the heaviest among the matchings with the most edges
+            (Edmonds' blossom algorithm by rustworkx, $O(d^3)$ each, $O(d^4)$ in all: d up to about
+            100). "greedy" takes the
             heaviest edge that still fits, at least half the maximum weight; $O(d^3/64)$ in all.
             "locally-heaviest" lets every row point at its heaviest free neighbour and matches rows
             that point at each other, in parallel; for distinct weights it equals "greedy".

@@ -109,6 +109,8 @@ class Partition:
             for b in self.blocks
             if b.shape[1] > 1
         ]
+        if not edges:  # every row stands alone
+            return torch.empty(0, 2, dtype=torch.int64, device=self.device)
         return torch.cat(edges).sort(dim=-1).values
 
     def relabel(self, names: Int[Tensor, "d"]) -> "Partition":

@@ -36,7 +36,7 @@ class Tournament:
         """The estimate inside each block, one (l, s, s) tensor for each block size."""
         omega = W.blocks(self.partition)
         if isinstance(self.weights, tuple):
-            return tuple(c * o for c, o in zip(self.weights, omega, strict=True))
+            return tuple(c.to(o) * o for c, o in zip(self.weights, omega, strict=True))
         return tuple(self.weights * o for o in omega)
 
     def dense(self, W: EdgeWeights) -> Float[Tensor, "d d"]:
