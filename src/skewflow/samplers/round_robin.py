@@ -71,8 +71,8 @@ class RelabelledRoundRobin(Sampler):
     r"""The round robin under a random relabelling of the rows, drawn once per sweep.
 
     A relabelled matching is a uniform matching, so the law of *every* step by itself is exactly
-    that of `Uniform`, while within a sweep no plane comes twice. It needs one permutation per n steps
-    where `Uniform` needs one per step (not in the paper).
+    that of `Uniform`, while within a sweep no plane comes twice. It needs one permutation per n
+    steps where `Uniform` needs one per step (not in the paper).
 
     Args:
         block_size: 2, or a size for which `non_intersecting` has a family.
