@@ -2,14 +2,19 @@
 
 from typing import Literal
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ... import _validate
 from ..._typing import MatrixBlocks
 from ...errors import ShapeError
 from ...geometry.retractions import cayley, expm
-from ...tournaments.partitions import Partition
+from ...tournaments.counting import edge_probability
+from ...tournaments.edge_weights import EdgeWeights
+from ...tournaments.partitions import Partition, block_sizes
+from ..permutation import order_at
+from ..update import Update, direction
 
 
 def rotate_blocks(
@@ -33,9 +38,7 @@ def rotate_blocks(
         retraction: "exp" or "cayley".
 
     Example:
-        >>> import torch
         >>> from skewflow.samplers import Uniform
-        >>> from skewflow.tournaments import EdgeWeights
         >>> X, G = torch.eye(6), torch.arange(36.0).view(6, 6)
         >>> W = EdgeWeights(X, G)
         >>> t = Uniform(3).sample(W, generator=torch.Generator().manual_seed(0))
@@ -55,3 +58,41 @@ def rotate_blocks(
         if rows.shape[1] > 1:
             Y[rows] = gamma(eta * omega) @ X[rows]  # (l, s, k)
     return Y
+
+
+def step_blocks(
+    X: Float[Tensor, "n d k"],
+    G: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
+    step: Int[Tensor, ""],
+    update: Update,
+    block_size: int,
+) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
+    r"""One step of blocks of s rows on a batch of points: momentum, $\hat\Omega$, rotation.
+
+    Every matrix draws its own uniform partition, the shuffled order of `order_at` cut into blocks
+    whose sizes differ by at most one. The rows of a block turn by
+    $\Gamma(-lr \cdot c\,(D_B X_B^\top - X_B D_B^\top))$ with the direction D and $c = 1/P(e)$.
+
+    Args:
+        X: Points, n matrices with orthonormal columns.
+        G: Euclidean gradients.
+        M: Momentum buffers, or None.
+        step: Steps done before.
+        update: Step size, momentum and seed.
+        block_size: s, between 2 and d.
+
+    Returns:
+        The new points and the new momentum.
+    """
+    D, M = direction(G.to(X.dtype), M, update)
+    d = X.shape[-2]
+    sizes = block_sizes(d, block_size)
+    scale = float(1 / edge_probability(d, block_size))
+    rotated = []
+    for b, (X_b, D_b) in enumerate(zip(X, D, strict=True)):
+        order = order_at(d, update.seed, update.stream + b, step)
+        partition = Partition.from_order(order, sizes)
+        omega = EdgeWeights(X_b, D_b).blocks(partition)
+        rotated.append(rotate_blocks(X_b, partition, omega, -update.lr * scale, update.retraction))
+    return torch.stack(rotated), M

@@ -7,6 +7,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ... import _validate
+from ...tournaments.counting import edge_probability
+from ..permutation import matching_at
+from ..update import Update, direction
 
 
 def rotate_pairs(
@@ -39,3 +42,38 @@ def rotate_pairs(
     c, s = angle.cos()[:, None], angle.sin()[:, None]  # (m, 1)
     Xi, Xj = X[i], X[j]  # (m, k)
     return X.index_copy(0, i, c * Xi + s * Xj).index_copy(0, j, c * Xj - s * Xi)
+
+
+def step_pairs(
+    X: Float[Tensor, "n d k"],
+    G: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
+    step: Int[Tensor, ""],
+    update: Update,
+) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
+    r"""One step of s = 2 on a batch of points: momentum, $\hat\Omega$, rotation.
+
+    Every matrix draws its own uniform matching (`matching_at`); the rows (i, j) of a pair turn by
+    $\theta = -lr \cdot c\,(D_i \cdot X_j - X_i \cdot D_j)$ with the direction D and the weight
+    $c = 1/P(e)$: d - 1 for even d, d for odd. A row left over stays, but its momentum moves on.
+
+    Args:
+        X: Points, n matrices with orthonormal columns.
+        G: Euclidean gradients.
+        M: Momentum buffers, or None.
+        step: Steps done before.
+        update: Step size, momentum and seed.
+
+    Returns:
+        The new points and the new momentum.
+    """
+    D, M = direction(G.to(X.dtype), M, update)
+    d = X.shape[-2]
+    scale = float(1 / edge_probability(d, 2))
+    rotated = []
+    for b, (X_b, D_b) in enumerate(zip(X, D, strict=True)):
+        pairs, _ = matching_at(d, update.seed, update.stream + b, step)
+        i, j = pairs.unbind(-1)
+        omega = (D_b[i] * X_b[j] - X_b[i] * D_b[j]).sum(-1)
+        rotated.append(rotate_pairs(X_b, pairs, -update.lr * scale * omega, update.retraction))
+    return torch.stack(rotated), M

@@ -1,0 +1,44 @@
+"""The numbers of one step, shared by every kernel, and its arithmetic on the gradient."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one step does with a gradient: the options of SGD, and how blocks are drawn.
+
+    Args:
+        lr: Step size; the sign is turned here, so that a positive one descends.
+        seed: Seed of the permutations.
+        stream: Number of the first matrix of the parameter; the others count on from it.
+        momentum: Factor on the momentum buffer; 0 keeps none.
+        nesterov: Look ahead along the momentum.
+        maximize: Ascend instead.
+        retraction: "exp" or "cayley".
+    """
+
+    lr: float
+    seed: int = 0
+    stream: int = 0
+    momentum: float = 0.0
+    nesterov: bool = False
+    maximize: bool = False
+    retraction: Literal["exp", "cayley"] = "exp"
+
+
+def direction(
+    G: Float[Tensor, "*n"], M: Float[Tensor, "*n"] | None, update: Update
+) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"] | None]:
+    r"""The direction of descent and the new momentum: torch's SGD without dampening.
+
+    $M \leftarrow \mu M + G$; the direction is M, with Nesterov $G + \mu M$, without momentum G.
+    """
+    G = -G if update.maximize else G
+    if M is None:
+        return G, None
+    M = update.momentum * M + G.to(M.dtype)
+    return (G + update.momentum * M if update.nesterov else M), M
