@@ -3,8 +3,10 @@
 from . import errors as errors
 from . import geometry as geometry
 from . import kernels as kernels
+from . import nn as nn
+from . import optim as optim
 from . import samplers as samplers
 from . import tournaments as tournaments
 
-__all__ = ["errors", "geometry", "kernels", "samplers", "tournaments"]
+__all__ = ["errors", "geometry", "kernels", "nn", "optim", "samplers", "tournaments"]
 __version__ = "0.1.0.dev0"

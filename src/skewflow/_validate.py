@@ -8,8 +8,8 @@ from .errors import BlockSizeError, DtypeError, NonFiniteError, ShapeError
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def matrix(A: Tensor, name: str) -> None:
-    """`A` is a finite real floating-point matrix, or a batch of them, with no empty dimension."""
+def floating(A: Tensor, name: str) -> None:
+    """`A` is a real floating-point tensor."""
     if not isinstance(A, Tensor):
         raise DtypeError(
             f"`{name}` must be a torch.Tensor: got {type(A).__name__}. Call torch.as_tensor first."
@@ -19,6 +19,11 @@ def matrix(A: Tensor, name: str) -> None:
             f"`{name}` must be a real floating-point tensor: got {A.dtype}. "
             f"Convert it first, e.g. `{name}.to(torch.float32)`."
         )
+
+
+def matrix(A: Tensor, name: str) -> None:
+    """`A` is a finite real floating-point matrix, or a batch of them, with no empty dimension."""
+    floating(A, name)
     if A.ndim < 2:
         raise ShapeError(
             f"`{name}` must be a matrix (*batch, d, k): got shape {tuple(A.shape)}. "

@@ -43,3 +43,7 @@ class SamplingError(SkewflowError, RuntimeError):
 
 class TooLargeError(SkewflowError, ValueError):
     """An exact enumeration would have more outcomes than its limit."""
+
+
+class NonFiniteGradientError(SkewflowError, ValueError):
+    """A gradient holds NaN or infinity; the message names the parameter."""

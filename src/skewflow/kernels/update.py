@@ -1,6 +1,6 @@
 """The numbers of one step, shared by every kernel, and its arithmetic on the gradient."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from jaxtyping import Float
@@ -28,6 +28,10 @@ class Update:
     nesterov: bool = False
     maximize: bool = False
     retraction: Literal["exp", "cayley"] = "exp"
+
+    def with_stream(self, stream: int) -> "Update":
+        """The same for the matrix with another number."""
+        return replace(self, stream=stream)
 
 
 def direction(

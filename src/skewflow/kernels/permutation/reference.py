@@ -94,7 +94,7 @@ def matching_at(
     device = step.device
     n = num_rounds_of_sweep(d)
     r, sweep = step % n, step // n
-    key = make_key(_scalar(seed, device), _scalar(stream, device), sweep)
+    key = make_key(scalar(seed, device), scalar(stream, device), sweep)
     q = torch.arange(d // 2, device=device) + d % 2
     first, second = (r + q) % n, (r - q) % n
     if d % 2 == 0:  # q = 0 is the row in the middle of the circle, paired with the last row
@@ -112,9 +112,10 @@ def order_at(d: int, seed: int, stream: int, step: Int[Tensor, ""]) -> Int[Tenso
         [0, 1, 2, 3]
     """
     device = step.device
-    key = make_key(_scalar(seed, device), _scalar(stream, device), step)
+    key = make_key(scalar(seed, device), scalar(stream, device), step)
     return permute(torch.arange(d, device=device), d, key)
 
 
-def _scalar(value: int, device: torch.device) -> Int[Tensor, ""]:
+def scalar(value: int, device: torch.device) -> Int[Tensor, ""]:
+    """An int64 scalar on a device."""
     return torch.tensor(value, dtype=torch.int64, device=device)

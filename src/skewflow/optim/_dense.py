@@ -1,0 +1,48 @@
+r"""The exact step: $\Gamma(-lr\,\Omega)X$ with all of $\Omega$ (Eq. 4)."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..geometry.geodesics import geodesic
+from ..geometry.retractions import cayley, expm
+from ._guard import full_precision, polish_
+
+POLAR_STEPS = 12
+"""Newton-Schulz steps of the polar retraction: enough for singular values within a factor 20."""
+
+
+def dense_step(
+    X: Float[Tensor, "n d k"],
+    D: Float[Tensor, "n d k"],
+    lr: float,
+    retraction: Literal["exp", "cayley", "polar"],
+) -> Float[Tensor, "n d k"]:
+    r"""The exact descent step along the direction D, on a batch.
+
+    "exp" follows the canonical geodesic of $-\Omega X$, in $O(dk^2)$ when 2k < d; "cayley" solves a
+    (d, d) system; "polar" takes the tangent step and goes to the nearest point, by products only.
+    """
+    with full_precision():
+        d, k = X.shape[-2:]
+        if retraction == "exp" and 2 * k < d:
+            R = D - X @ (D.mT @ X)
+            return geodesic(X, -lr * R)
+        if retraction == "polar":
+            R = D - X @ (D.mT @ X)
+            return _nearest(X - lr * R)
+        S = D @ X.mT
+        omega = S - S.mT
+        gamma = expm if retraction == "exp" else cayley
+        return gamma(-lr * omega) @ X
+
+
+def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
+    """The polar factor of a tangent step, whose singular values are all at least 1."""
+    Y = Y / torch.linalg.matrix_norm(Y.mT @ Y, ord=float("inf"))[..., None, None].sqrt()
+    for _ in range(POLAR_STEPS):
+        Y = 1.5 * Y - 0.5 * Y @ (Y.mT @ Y)
+    polish_(Y)
+    return Y

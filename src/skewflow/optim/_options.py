@@ -1,0 +1,70 @@
+"""The options of a parameter group: checked once, and turned into what a step needs."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from .. import _validate
+from ..errors import BlockSizeError
+from ..samplers import (
+    HeavyMatchings,
+    HRegular,
+    Optimal,
+    RelabelledRoundRobin,
+    RoundRobin,
+    Sampler,
+    Uniform,
+)
+from ._auto import auto_block_size
+
+SAMPLERS: dict[str, Callable[[int], Sampler]] = {
+    "uniform": Uniform,
+    "round_robin": lambda s: RoundRobin(block_size=s),
+    "relabelled_round_robin": RelabelledRoundRobin,
+    "h_regular": HRegular,
+    "optimal": Optimal,
+    "heavy_matchings": lambda s: HeavyMatchings(),
+}
+"""Samplers by name, given the block size."""
+
+
+def check_options(group: dict[str, Any]) -> None:
+    """Every option is of its kind and fits the others."""
+    for name in ("lr", "momentum"):
+        if name in group and not group[name] >= 0:
+            raise ValueError(f"`{name}` must be at least 0: got {group[name]}.")
+    if group.get("nesterov") and not group["momentum"] > 0:
+        raise ValueError(f"`nesterov` needs a momentum above 0: got {group['momentum']}.")
+    size, sampler, retraction = group["block_size"], group["sampler"], group["retraction"]
+    if isinstance(size, bool) or not (size in ("auto", "dense") or isinstance(size, int)):
+        raise BlockSizeError(
+            f'`block_size` must be an integer from 2 on, "dense" or "auto": got {size!r}.'
+        )
+    if isinstance(size, int) and size < 2:
+        raise BlockSizeError(f"`block_size` must be at least 2, a matching: got {size}.")
+    if not isinstance(sampler, Sampler):
+        _validate.one_of(sampler, tuple(sorted(SAMPLERS)), "sampler")
+    if sampler == "heavy_matchings" and size not in (2, "auto"):
+        raise BlockSizeError(f"heavy matchings have block_size=2: got {size!r}.")
+    _validate.one_of(retraction, ("exp", "cayley", "polar"), "retraction")
+    if retraction == "polar" and size != "dense":
+        raise ValueError(
+            f'`retraction="polar"` is a dense step: got block_size={size!r}. '
+            'Use block_size="dense", or retraction="exp".'
+        )
+
+
+def block_size_for(block_size: int | str, d: int, device: torch.device) -> int | str:
+    """The block size of one parameter: an integer below d, or "dense".
+
+    An integer is the most: matrices with fewer rows are stepped exactly.
+    """
+    size = auto_block_size(d, device) if block_size == "auto" else block_size
+    return size if isinstance(size, int) and size < d else "dense"
+
+
+def make_sampler(sampler: str | Sampler, block_size: int) -> Sampler:
+    """A sampler for one matrix; an object is copied, since samplers may have state."""
+    return deepcopy(sampler) if isinstance(sampler, Sampler) else SAMPLERS[sampler](block_size)

@@ -1,0 +1,72 @@
+"""One orthogonal parameter inside an optimiser: its matrices, its master copy, its name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _validate
+from ..errors import BlockSizeError, NotOnManifoldError
+from ..geometry.checks import check_stiefel
+from ..geometry.matrices import MatrixView
+from ..geometry.project import project
+from ..geometry.retractions import HALVES
+
+
+@dataclass
+class Weight:
+    """A parameter, how it is seen as matrices, and the number of its first matrix.
+
+    Args:
+        p: The parameter.
+        name: What error messages call it.
+        view: How it is seen as (n, d, k).
+        stream: Number of its first matrix among all matrices of the optimiser.
+        written: The parameter's version when the optimiser last wrote it; a master copy is stale
+            when somebody else has written since.
+    """
+
+    p: Tensor
+    name: str
+    view: MatrixView
+    stream: int
+    written: int = -1
+
+    @property
+    def num_matrices(self) -> int:
+        """N."""
+        return self.view.matrices[0]
+
+    @property
+    def d(self) -> int:
+        """Rows of each matrix."""
+        return self.view.matrices[1]
+
+    def points(self, state: dict[str, Any]) -> Tensor:
+        """The tensor that is stepped: the parameter, or the float32 master of a half one."""
+        if self.p.dtype not in HALVES:
+            return self.p
+        if "master" not in state or (self.written >= 0 and self.p._version != self.written):
+            # The stored half is orthonormal only to its own rounding: start from the nearest point.
+            nearest = project(self.view(self.p).float())
+            state["master"] = self.view.restore(nearest).clone(memory_format=torch.preserve_format)
+        master: Tensor = state["master"]
+        return master
+
+    def check(self) -> None:
+        """The parameter is real, floating, finite, large enough, and on the manifold."""
+        _validate.floating(self.p, self.name)
+        if self.d < 2:
+            raise BlockSizeError(
+                f"{self.name} of shape {tuple(self.p.shape)} has matrices of d={self.d} row: there "
+                "is nothing to rotate. Give it to another optimiser."
+            )
+        _validate.matrix(self.p.detach().reshape(self.view.shape[0], -1), self.name)
+        check = check_stiefel(self.view(self.p.detach()))
+        if not check:
+            raise NotOnManifoldError(
+                f"{self.name} of shape {tuple(self.p.shape)} must be orthogonal to begin with. "
+                f"{check.reason} To start from a random orthogonal weight call "
+                "`skewflow.nn.orthogonal_` on it before the optimiser is made."
+            )
