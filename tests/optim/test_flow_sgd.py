@@ -1,0 +1,386 @@
+"""FlowSGD on the CPU: what a step does, torch.optim's manners, state, and errors."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import assert_close, randn, scipy_expm
+from skewflow.errors import (
+    BlockSizeError,
+    DtypeError,
+    NonFiniteGradientError,
+    NotOnManifoldError,
+    ShapeError,
+)
+from skewflow.geometry import check_stiefel, haar, orthogonality_error
+from skewflow.geometry.matrices import MatrixView, as_matrices
+from skewflow.kernels.permutation import matching_at, order_at
+from skewflow.nn import orthogonal_
+from skewflow.optim import FlowSGD
+from skewflow.samplers import HRegular, RoundRobin
+from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
+
+SHAPES = [(8, 8), (9, 4), (4, 9), (3, 7, 5), (3, 5, 7), (8, 3, 3, 3), (40, 2, 3, 3)]
+
+
+def weight(shape, generator, dtype=torch.float64):
+    return nn.Parameter(orthogonal_(torch.empty(shape, dtype=dtype), generator=generator))
+
+
+def set_gradient(p, generator):
+    p.grad = randn(*p.shape, generator=generator, dtype=p.dtype)
+
+
+def estimate(X, D, s, stream, step):
+    """The estimate that a fused step draws, as a (d, d) matrix, from the samplers' own parts."""
+    d = X.shape[0]
+    if s == 2:
+        pairs, alone = matching_at(d, 0, stream, torch.tensor(step))
+        partition = Partition.of([*pairs.tolist(), *[[i] for i in alone.tolist()]])
+    else:
+        order = order_at(d, 0, stream, torch.tensor(step))
+        partition = Partition.from_order(order, block_sizes(d, s))
+    W = EdgeWeights(X, D)
+    return Tournament(partition, float(1 / edge_probability(d, s))).dense(W)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("s", [2, 3])
+def test_a_step_is_the_exponential_of_the_estimate_it_draws(shape, s, generator):
+    p = weight(shape, generator)
+    optimizer = FlowSGD([p], lr=0.01, block_size=s)
+    for step in range(3):
+        set_gradient(p, generator)
+        X, G = as_matrices(p.detach().clone()), MatrixView.of(p)(p.grad)
+        expected = torch.stack(
+            [scipy_expm(-0.01 * estimate(X[b], G[b], s, b, step)) @ X[b] for b in range(len(X))]
+        )
+        optimizer.step()
+        assert_close("X", expected, as_matrices(p.detach()))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("block_size", [2, 3, "dense", "auto"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_every_shape_stays_orthogonal_and_approaches_the_target(
+    shape, block_size, momentum, generator
+):
+    p = weight(shape, generator)
+    X = as_matrices(p.detach())
+    # A target in reach: the start, rotated a little.
+    rotation = torch.linalg.matrix_exp(
+        0.2 * (A := randn(len(X), X.shape[1], X.shape[1], generator=generator)) - 0.2 * A.mT
+    )
+    target = MatrixView.of(p).restore(rotation @ X).clone()
+    scale = (X.shape[1] - 1) if block_size in (2, 3) else 1
+    optimizer = FlowSGD(
+        [p], lr=0.2 / scale * (1 - momentum), momentum=momentum, block_size=block_size
+    )
+    first = (p - target).square().sum().item()
+    for _ in range(200):
+        optimizer.zero_grad()
+        ((p - target).square().sum() / 2).backward()
+        optimizer.step()
+    assert (p - target).square().sum().item() < 0.05 * first
+    assert orthogonality_error(as_matrices(p.detach())).max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    "retraction, block_size",
+    [("cayley", 2), ("cayley", 3), ("cayley", "dense"), ("polar", "dense")],
+)
+def test_other_retractions_stay_orthogonal_and_agree_to_second_order(
+    retraction, block_size, generator
+):
+    start = weight((9, 5), generator)
+    errors = []
+    for lr in (1e-3, 5e-4):
+        ends = []
+        for kind in ("exp", retraction):
+            p = nn.Parameter(start.detach().clone())
+            p.grad = randn(9, 5, generator=torch.Generator().manual_seed(3))
+            FlowSGD([p], lr=lr, block_size=block_size, retraction=kind).step()
+            assert orthogonality_error(p.detach()) < 1e-13
+            ends.append(p.detach())
+        errors.append((ends[0] - ends[1]).norm().item())
+    assert errors[0] / errors[1] > 3.5  # second order or better
+
+
+def test_momentum_and_nesterov_are_those_of_torch_sgd(generator):
+    for nesterov in (False, True):
+        p = weight((6, 6), generator)
+        q = nn.Parameter(p.detach().clone())
+        ours = FlowSGD([p], lr=0.1, momentum=0.9, nesterov=nesterov, block_size=2)
+        theirs = torch.optim.SGD([q], lr=0.0, momentum=0.9, nesterov=nesterov)
+        for _ in range(4):
+            set_gradient(p, generator)
+            q.grad = p.grad.clone()
+            ours.step()
+            theirs.step()
+            assert_close(
+                "momentum", theirs.state[q]["momentum_buffer"], ours.state[p]["momentum_buffer"]
+            )
+
+
+def test_maximize_turns_the_step_round(generator):
+    p = weight((6, 6), generator)
+    q = nn.Parameter(p.detach().clone())
+    set_gradient(p, generator)
+    q.grad = -p.grad
+    FlowSGD([p], lr=0.1, block_size=2, maximize=True).step()
+    FlowSGD([q], lr=0.1, block_size=2).step()
+    assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("block_size", [2, 3, "dense"])
+def test_a_step_leaves_the_gradient_untouched(block_size, generator):
+    p = weight((9, 5), generator)
+    set_gradient(p, generator)
+    before, place = p.grad.clone(), p.grad.data_ptr()
+    FlowSGD([p], lr=0.1, momentum=0.9, block_size=block_size).step()
+    assert torch.equal(p.grad, before) and p.grad.data_ptr() == place
+
+
+def test_parameters_without_a_gradient_are_left_alone(generator):
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    before = q.detach().clone()
+    set_gradient(p, generator)
+    FlowSGD([p, q], lr=0.1, block_size=2).step()
+    assert torch.equal(q, before)
+
+
+def test_strided_and_channels_last_weights_are_stepped_in_place(generator):
+    base = torch.zeros(12, 16, dtype=torch.float64)
+    p = nn.Parameter(base[::2, 3:9])
+    orthogonal_(p.data, generator=generator)
+    conv = weight((4, 3, 3, 3), generator)
+    conv.data = conv.data.to(memory_format=torch.channels_last)
+    for q in (p, conv):
+        place, strides = q.data_ptr(), q.stride()
+        optimizer = FlowSGD([q], lr=0.1, momentum=0.5, block_size=2)
+        for _ in range(3):
+            set_gradient(q, generator)
+            optimizer.step()
+        assert (q.data_ptr(), q.stride()) == (place, strides)
+        assert check_stiefel(as_matrices(q.detach()))
+
+
+def test_equal_shapes_in_one_optimiser_draw_different_blocks(generator):
+    p, q = weight((20, 20), generator), None
+    q = nn.Parameter(p.detach().clone())
+    set_gradient(p, generator)
+    q.grad = p.grad.clone()
+    FlowSGD([p, q], lr=0.1, block_size=2).step()
+    assert not torch.equal(p, q)
+
+
+def run(make, steps, generator, resume_at=None, tmp_path=None, shape=(9, 5), dtype=torch.float64):
+    start = torch.Generator().manual_seed(5)
+    params = [weight(shape, start, dtype), weight((6, 6), start, dtype)]
+    optimizer = make(params)
+    gradients = torch.Generator().manual_seed(6)
+    for step in range(steps):
+        if step == resume_at:
+            torch.save({"o": optimizer.state_dict(), "p": params}, tmp_path / "state.pt")
+            saved = torch.load(tmp_path / "state.pt", weights_only=True)
+            params = [nn.Parameter(p.detach().clone()) for p in saved["p"]]
+            optimizer = make(params)
+            optimizer.load_state_dict(saved["o"])
+        for p in params:
+            set_gradient(p, gradients)
+        optimizer.step()
+    return params, optimizer
+
+
+MAKERS = {
+    "pairs": lambda ps: FlowSGD(ps, lr=0.1, block_size=2),
+    "blocks-momentum": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size=3),
+    "dense": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, nesterov=True, block_size="dense"),
+    "guarded": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, guard_every=2),
+    "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler="round_robin"),
+    "h_regular": lambda ps: FlowSGD(ps, lr=0.01, block_size=3, sampler="h_regular"),
+    "object": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=RoundRobin()),
+    "heavy": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="heavy_matchings"),
+    "optimal": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="optimal"),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_a_resumed_run_gives_the_same_bits(name, dtype, generator, tmp_path):
+    unbroken, _ = run(MAKERS[name], 9, generator, dtype=dtype)
+    resumed, _ = run(MAKERS[name], 9, generator, resume_at=4, tmp_path=tmp_path, dtype=dtype)
+    for p, q in zip(unbroken, resumed, strict=True):
+        assert torch.equal(p, q)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(generator):
+    first, _ = run(MAKERS["pairs"], 5, generator)
+    second, _ = run(MAKERS["pairs"], 5, generator)
+    other, _ = run(lambda ps: FlowSGD(ps, lr=0.1, block_size=2, seed=1), 5, generator)
+    assert torch.equal(first[0], second[0]) and not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_have_a_float32_master(dtype, generator):
+    p = weight((16, 8), generator, dtype)
+    optimizer = FlowSGD([p], lr=0.01, momentum=0.9, block_size=2)
+    for _ in range(200):
+        set_gradient(p, generator)
+        optimizer.step()
+    master = optimizer.state[p]["master"]
+    assert master.dtype == optimizer.state[p]["momentum_buffer"].dtype == torch.float32
+    assert torch.equal(master.to(dtype), p.detach())
+    assert orthogonality_error(master) / 8**0.5 < 1e-5
+    assert orthogonality_error(p.detach()) / 8**0.5 < 5e-3
+
+
+def test_a_half_weight_that_somebody_else_wrote_gets_a_new_master(generator):
+    p = weight((8, 8), generator, torch.bfloat16)
+    optimizer = FlowSGD([p], lr=0.0, block_size=2)
+    set_gradient(p, generator)
+    optimizer.step()
+    other = haar(8, generator=generator).to(torch.bfloat16)
+    with torch.no_grad():
+        p.copy_(other)
+    optimizer.step()
+    assert (p.detach() - other).abs().max() < 1e-2
+
+
+def test_the_guard_polishes_a_weight_that_has_drifted(generator):
+    p = weight((30, 12), generator, torch.float32)
+    optimizer = FlowSGD([p], lr=0.0, block_size=2, guard_every=4)
+    with torch.no_grad():
+        p.add_(1e-4 * randn(30, 12, generator=generator, dtype=torch.float32))
+    drifted = orthogonality_error(p.detach()).item()
+    for _ in range(4):
+        set_gradient(p, generator)
+        optimizer.step()
+    assert orthogonality_error(p.detach()) < 1e-2 * drifted
+    assert optimizer.state[p]["polishes"] == 1
+
+
+@pytest.mark.parametrize("block_size", [2, 8, "dense"])
+def test_many_steps_stay_on_the_manifold(block_size, generator):
+    p = weight((32, 32), generator, torch.float32)
+    optimizer = FlowSGD([p], lr=0.01, block_size=block_size)
+    for _ in range(2000):
+        p.grad = torch.randn(32, 32, generator=generator)
+        optimizer.step()
+    assert orthogonality_error(p.detach()) / 32**0.5 < 1e-5
+
+
+def test_closures_schedulers_clipping_and_groups_work(generator):
+    p, q = weight((6, 6), generator), weight((8, 4), generator)
+    optimizer = FlowSGD([{"params": [p]}, {"params": [q], "lr": 0.02, "block_size": 2}], lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = p.square().sum() + q[0].sum()
+        loss.backward()
+        nn.utils.clip_grad_norm_([p, q], 1.0)
+        return loss
+
+    loss = optimizer.step(closure)
+    scheduler.step()
+    assert loss.requires_grad and [g["lr"] for g in optimizer.param_groups] == [0.005, 0.01]
+    optimizer.add_param_group({"params": [weight((4, 4), generator)]})
+    assert len(optimizer.param_groups) == 3
+
+
+def test_a_copied_optimiser_is_independent(generator):
+    p = weight((6, 6), generator)
+    optimizer = FlowSGD([p], lr=0.1, momentum=0.9, block_size=2)
+    set_gradient(p, generator)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    optimizer.step()
+    assert before["param_groups"][0]["step"] == 1
+    assert optimizer.state_dict()["param_groups"][0]["step"] == 2
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_raises_and_changes_nothing(bad, generator):
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    optimizer = FlowSGD([("first", p), ("second", q)], lr=0.1, momentum=0.9, block_size=2)
+    set_gradient(p, generator)
+    set_gradient(q, generator)
+    q.grad[2, 3] = bad
+    before = p.detach().clone(), q.detach().clone()
+    with pytest.raises(NonFiniteGradientError, match="gradient of second must be finite: 1 of"):
+        optimizer.step()
+    assert torch.equal(p, before[0]) and torch.equal(q, before[1])
+    assert not optimizer.state_dict()["state"]
+
+
+def test_a_gradient_whose_sum_overflows_is_fine(generator):
+    p = weight((4, 4), generator, torch.float32)
+    p.grad = torch.full((4, 4), 3e38)
+    FlowSGD([p], lr=0.0, block_size=2).step()
+    assert check_stiefel(p.detach())
+
+
+@pytest.mark.bad_input
+def test_a_weight_off_the_manifold_is_refused_with_the_way_out(generator):
+    with pytest.raises(NotOnManifoldError, match=r"group 0.*\(4, 4\).*begin with.*orthogonal_"):
+        FlowSGD([nn.Parameter(torch.randn(4, 4, generator=generator))], lr=0.1)
+
+
+@pytest.mark.bad_input
+def test_a_refused_group_is_not_added(generator):
+    optimizer = FlowSGD([weight((4, 4), generator)], lr=0.1)
+    with pytest.raises(NotOnManifoldError):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3, 3))]})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "shape, error, message",
+    [((5,), ShapeError, "two dimensions.*biases"), ((1, 1), BlockSizeError, "nothing to rotate")],
+)
+def test_weights_that_cannot_turn_are_refused(shape, error, message):
+    with pytest.raises(error, match=message):
+        FlowSGD([nn.Parameter(torch.ones(shape))], lr=0.1)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"lr": -1.0}, ValueError, "`lr` must be at least 0: got -1.0"),
+        ({"momentum": -0.1}, ValueError, "`momentum` must be at least 0"),
+        ({"nesterov": True}, ValueError, "`nesterov` needs a momentum"),
+        ({"block_size": 1}, BlockSizeError, "at least 2, a matching: got 1"),
+        ({"block_size": "big"}, BlockSizeError, '"dense" or "auto": got \'big\''),
+        ({"block_size": 2.0}, BlockSizeError, "got 2.0"),
+        ({"sampler": "best"}, ValueError, "`sampler` must be one of 'h_regular'.*got 'best'"),
+        ({"retraction": "qr"}, ValueError, "`retraction` must be one of"),
+        ({"retraction": "polar", "block_size": 2}, ValueError, "dense step: got block_size=2"),
+        ({"sampler": "heavy_matchings", "block_size": 4}, BlockSizeError, "block_size=2: got 4"),
+    ],
+)
+def test_options_are_checked(options, error, message, generator):
+    with pytest.raises(error, match=message):
+        FlowSGD([weight((6, 6), generator)], **({"lr": 0.1} | options))
+
+
+@pytest.mark.bad_input
+def test_integer_and_complex_weights_are_refused():
+    with pytest.raises(DtypeError, match="real floating-point"):
+        FlowSGD([torch.eye(3, dtype=torch.complex64).requires_grad_()], lr=0.1)
+
+
+def test_samplers_given_as_objects_are_not_shared(generator):
+    sampler = HRegular(2, "square")
+    p, q = weight((6, 6), generator), weight((8, 8), generator)
+    optimizer = FlowSGD([p, q], lr=0.01, block_size=2, sampler=sampler)
+    for _ in range(3):
+        set_gradient(p, generator)
+        set_gradient(q, generator)
+        optimizer.step()
+    assert check_stiefel(p.detach()) and check_stiefel(q.detach())
