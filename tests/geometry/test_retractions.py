@@ -238,9 +238,7 @@ def test_float32_rotations_stay_orthogonal_at_large_norms(d, retraction, norm, g
 
 
 def test_an_exponential_that_overflows_says_so():
-    with pytest.raises(
-        NonFiniteError, match=r"overflows: its largest entry is 1.0e\+05.*step size"
-    ):
+    with pytest.raises(NonFiniteError, match=r"overflows: its largest entry is 1.0e.05.*step"):
         expm(1e5 * torch.eye(3))
 
 
