@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types unit shapes test-slow test-gpu bench format clean
+.PHONY: demo test lint types unit shapes test-slow bench format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/quickstart.py
@@ -28,16 +28,13 @@ unit: $(STAMP)
 # The same tests with every annotated shape checked at run time.
 shapes: $(STAMP)
 	$(BIN)/python -m pytest tests --jaxtyping-packages=skewflow,beartype.beartype \
-	  -m "not slow and not gpu and not bad_input"
+	  -m "not slow and not bad_input"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
-test-gpu:
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
-
 bench: $(STAMP)
-	$(BIN)/python benchmarks/edge_completion.py
+	$(BIN)/python benchmarks/edge_completion.py --save
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -136,8 +136,9 @@ def main() -> None:
     out.print(f"  loss at the known optimum     {problem.loss(problem.answer):.9f}")
     out.print(f"  relative distance to optimum  {history.distance[0]:.1e} -> {distance:.1e}")
     out.print(f"  orthogonality error           {orthogonality_error(X).item():.1e}")
-    share = history.entries[1] / (d * (d - 1) / 2)
-    out.print(f"  entries of Omega per step     {history.entries[1]} ({share:.0%} of the triangle)")
+    entries = history.entries[-1] // max(1, args.steps - 1)
+    share = entries / (d * (d - 1) / 2)
+    out.print(f"  entries of Omega per step     {entries} ({share:.0%} of the triangle)")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Checks at the public edge: they run before anything is computed or changed."""
 
+import operator
+
 import torch
 from torch import Tensor
 
@@ -94,10 +96,25 @@ def generator(g: torch.Generator, name: str = "generator") -> None:
         )
 
 
-def block_size(s: int, d: int) -> None:
-    """A block holds at least two rows and at most all `d` of them."""
-    if isinstance(s, bool) or not isinstance(s, int):
-        raise BlockSizeError(f"`block_size` must be an integer: got {s!r}.")
+def whole(value: object, name: str) -> int:
+    """`value` as an int: Python's own, or any integer type but bool."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise BlockSizeError(f"{name} must be an integer: got {value!r}. Use e.g. 2.") from None
+
+
+def count(value: object, name: str) -> None:
+    """`value` is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"`{name}` must be a whole number of at least 1: got {value!r}.")
+
+
+def block_size(size: object, d: int) -> int:
+    """A block holds at least two rows and at most all `d` of them; returned as an int."""
+    s = whole(size, "`block_size`")
     if d < 2:
         raise BlockSizeError(
             f"a tournament needs at least d=2 rows: got d={d}. "
@@ -107,4 +124,22 @@ def block_size(s: int, d: int) -> None:
         raise BlockSizeError(
             f"`block_size` must lie between 2 (matchings) and the number of rows d={d} (exact): "
             f"got block_size={s}."
+        )
+    return s
+
+
+def pairs(edges: Tensor, d: int) -> None:
+    """`edges` is an (m, 2) integer tensor of rows of a matrix with `d` rows."""
+    if not isinstance(edges, Tensor) or edges.dtype not in (torch.int64, torch.int32):
+        kind = edges.dtype if isinstance(edges, Tensor) else type(edges).__name__
+        raise DtypeError(
+            f"`pairs` must be an integer tensor of row numbers: got {kind}. "
+            "Make it with `torch.tensor([[i, j], ...])`."
+        )
+    if edges.ndim != 2 or edges.shape[-1] != 2:
+        raise ShapeError(f"`pairs` must have the shape (m, 2): got {tuple(edges.shape)}.")
+    if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < d:
+        raise ShapeError(
+            f"`pairs` must name rows in 0..{d - 1}: got numbers from {int(edges.min())} to "
+            f"{int(edges.max())}."
         )

@@ -2,7 +2,7 @@
 
 
 class SkewflowError(Exception):
-    """Base of every error that skewflow raises on purpose."""
+    """Base of the errors that have a class of their own; a wrong option is a plain ValueError."""
 
 
 class ShapeError(SkewflowError, ValueError):

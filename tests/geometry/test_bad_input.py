@@ -230,13 +230,6 @@ def test_angles_must_be_finite(theta):
         geo.givens(3, 0, 1, theta)
 
 
-def test_one_rotation_has_one_angle():
-    with pytest.raises(
-        ShapeError, match=r"`theta` must be one angle: got shape \(2,\)\. Call givens"
-    ):
-        geo.givens(3, 0, 1, torch.zeros(2))
-
-
 @pytest.mark.parametrize("t", [math.nan, math.inf])
 @pytest.mark.parametrize(
     "call",

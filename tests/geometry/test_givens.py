@@ -51,3 +51,11 @@ def test_givens_follows_the_dtype_of_a_tensor_angle():
     assert torch.equal(givens(3, 0, 1, theta), givens(3, 0, 1, 0.5, dtype=torch.float64))
     assert givens(3, 0, 1, theta, dtype=torch.float32).dtype == torch.float32
     assert givens(3, 0, 1, 0.5).dtype == torch.get_default_dtype()
+
+
+def test_a_tensor_of_angles_gives_one_rotation_for_each():
+    theta = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], dtype=torch.float64)
+    R = givens(4, 1, 3, theta)
+    assert R.shape == (2, 3, 4, 4)
+    for place in ((0, 0), (1, 2)):
+        assert torch.equal(R[place], givens(4, 1, 3, theta[place]))

@@ -13,6 +13,7 @@ from helpers import (
     scipy_expm,
     with_norm,
 )
+from skewflow.errors import NonFiniteError, NotOnManifoldError
 from skewflow.geometry import basis, cayley, expm, omega, orthogonality_error, taylor
 
 RETRACTIONS = {
@@ -225,3 +226,22 @@ def test_half_precisions_round_only_the_input_and_the_result(name, dtype, genera
     assert R.dtype == dtype
     assert torch.equal(R, RETRACTIONS[name](A.float()).to(dtype))
     assert_close("R", RETRACTIONS[name](A.double()), R, dtype)
+
+
+@pytest.mark.parametrize("norm", [1e3, 1e6, 1e8])
+@pytest.mark.parametrize("retraction", [expm, cayley], ids=["expm", "cayley"])
+@pytest.mark.parametrize("d", [5, 6])
+def test_float32_rotations_stay_orthogonal_at_large_norms(d, retraction, norm, generator):
+    A = with_norm(random_skew(d, generator=generator), norm).float()
+    R = retraction(A)
+    assert_close("R^T R", torch.eye(d), R.mT @ R, torch.float32)
+
+
+def test_an_exponential_that_overflows_says_so():
+    with pytest.raises(NonFiniteError, match=r"overflows: its largest entry is 1.0e.05.*step"):
+        expm(1e5 * torch.eye(3))
+
+
+def test_the_cayley_transform_of_a_matrix_with_eigenvalue_two_says_so():
+    with pytest.raises(NotOnManifoldError, match="invertible, which holds for skew"):
+        cayley(2 * torch.eye(3))

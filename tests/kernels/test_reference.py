@@ -5,7 +5,7 @@ import torch
 
 from cases import gaussian
 from helpers import assert_close, randn, random_stiefel, scipy_expm
-from skewflow.errors import NonFiniteError, ShapeError
+from skewflow.errors import NonFiniteError, NotOnManifoldError, ShapeError
 from skewflow.geometry import cayley
 from skewflow.kernels import rotate_blocks, rotate_pairs
 from skewflow.samplers import HRegular, Sparsified, Uniform
@@ -82,24 +82,53 @@ def test_gradients_of_the_references_are_right(generator):
     theta = randn(2, generator=generator).requires_grad_()
     pairs = torch.tensor([[0, 2], [1, 3]])
     assert torch.autograd.gradcheck(lambda X, theta: rotate_pairs(X, pairs, theta), (X, theta))
-    omega = gaussian(3, generator)[None].requires_grad_()
+    upper = randn(1, 3, 3, generator=generator).requires_grad_()
     partition = Partition.of([[0, 1, 2], [3]])
     alone = torch.zeros(1, 1, 1, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda X, omega: rotate_blocks(X, partition, (omega, alone), 0.5), (X, omega)
+        lambda X, U: rotate_blocks(X, partition, (U - U.mT, alone), 0.5), (X, upper)
     )
 
 
 @pytest.mark.bad_input
-def test_bad_input_is_refused(generator):
-    X = randn(4, 2, generator=generator)
+def test_bad_blocks_are_refused(generator):
+    X = randn(5, 2, generator=generator)
     partition = Partition.of([[0, 1], [2, 3], [4]])
-    blocks = (torch.zeros(2, 2, 2, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64))
-    with pytest.raises(ShapeError, match="d=4 rows of `X`: got one of 5 rows"):
-        rotate_blocks(X, partition, blocks, 0.1)
+    good = gaussian(2, generator).expand(2, 2, 2), torch.zeros(1, 1, 1, dtype=torch.float64)
+    rotate_blocks(X, partition, good, 0.1)
+    with pytest.raises(ShapeError, match=r"with the 5 rows.*got shape \(4, 2\)"):
+        rotate_blocks(X[:4], partition, good, 0.1)
+    with pytest.raises(ShapeError, match=r"got shape \(3, 5, 2\)"):
+        rotate_blocks(X.expand(3, 5, 2), partition, good, 0.1)
+    for blocks in ((), good[:1], (good[0][:1], good[1])):
+        with pytest.raises(ShapeError, match="one .l, s, s. tensor for each block size"):
+            rotate_blocks(X, partition, blocks, 0.1)
+    with pytest.raises(NotOnManifoldError, match="not skew-symmetric"):
+        rotate_blocks(X, partition, (good[0] + 1, good[1]), 0.1)
+    with pytest.raises(NonFiniteError, match="`eta` must be finite: got nan"):
+        rotate_blocks(X, partition, good, float("nan"))
     with pytest.raises(ValueError, match="`retraction` must be one of 'exp', 'cayley': got 'qr'"):
-        rotate_blocks(X, partition, blocks, 0.1, "qr")
-    with pytest.raises(ValueError, match="`retraction` must be one of"):
-        rotate_pairs(X, torch.tensor([[0, 1]]), torch.zeros(1, dtype=torch.float64), "qr")
+        rotate_blocks(X, partition, good, 0.1, "qr")
+
+
+@pytest.mark.bad_input
+def test_bad_pairs_are_refused(generator):
+    X = randn(4, 2, generator=generator)
+    pairs, theta = torch.tensor([[0, 1], [2, 3]]), torch.zeros(2, dtype=torch.float64)
+    rotate_pairs(X, pairs, theta)
+    with pytest.raises(ShapeError, match="must be disjoint.*one after the other"):
+        rotate_pairs(X, torch.tensor([[0, 1], [1, 3]]), theta)
+    with pytest.raises(ShapeError, match="one angle of torch.float64 for each of the 2 pairs"):
+        rotate_pairs(X, pairs, theta[:1])
+    with pytest.raises(ShapeError, match="of torch.float32"):
+        rotate_pairs(X, pairs, theta.float())
+    with pytest.raises(ShapeError, match="rows in 0..3: got numbers from 0 to 7"):
+        rotate_pairs(X, torch.tensor([[0, 1], [2, 7]]), theta)
+    with pytest.raises(NonFiniteError, match="`theta` must be finite"):
+        rotate_pairs(X, pairs, theta / 0)
+    with pytest.raises(ShapeError, match="one matrix"):
+        rotate_pairs(X[None], pairs, theta)
     with pytest.raises(NonFiniteError, match="`X` must be finite"):
-        rotate_pairs(X / 0, torch.tensor([[0, 1]]), torch.zeros(1, dtype=torch.float64))
+        rotate_pairs(X / 0, pairs, theta)
+    with pytest.raises(ValueError, match="`retraction` must be one of"):
+        rotate_pairs(X, pairs, theta, "qr")

@@ -19,7 +19,13 @@ from skewflow.samplers import (
     Uniform,
     _draw,
 )
-from skewflow.tournaments import EdgeWeights, block_sizes, enumerate_partitions
+from skewflow.tournaments import (
+    EdgeWeights,
+    block_sizes,
+    certified_tau,
+    enumerate_partitions,
+    partition_norm,
+)
 
 FALSE_ALARM = 1e-6
 """Chance that one chi-square check fails though the sampler is right; the seeds are fixed."""
@@ -68,15 +74,74 @@ def test_sparsified_frequencies_match_the_law(h, generator):
     check_frequencies(draws, sampler.law(W))
 
 
-def test_the_estimate_that_comes_with_a_draw_is_the_law_s(generator):
-    W = EdgeWeights.of(gaussian(6, generator))
-    for name, case in all_cases(6, 2).items():
-        if name == "optimal":  # its weight carries the estimate of Z
-            continue
-        by_partition = {t.partition.key(): t for t, _ in case.sampler.law(W)}
-        for _ in range(5):
-            t = case.sampler.sample(W, generator=generator)
+def drawn_samplers(d, s):
+    samplers = {name: case.sampler for name, case in all_cases(d, s).items()}
+    samplers |= {m: HRegular(s, "abs", m) for m in ("reject-1", "reject-2")}
+    samplers["balanced"] = HRegular(s, "abs", "reject-2", alpha=0.05, beta=0.05)
+    samplers["rejected-ht"] = HRegular(s, "abs", "reject-1", horvitz_thompson=True)
+    return samplers
+
+
+@pytest.mark.parametrize("d, s", [(6, 2), (7, 3)])
+def test_the_estimate_that_comes_with_a_draw_is_the_law_s(d, s, monkeypatch, generator):
+    W = EdgeWeights.of(gaussian(d, generator))
+    exact_mean = sum(p * partition_norm(W, t.partition) for t, p in Uniform(s).law(W))
+    monkeypatch.setattr(Optimal, "_mean_norm", lambda *_: exact_mean)  # Z known, as in the law
+    for name, sampler in drawn_samplers(d, s).items():
+        by_partition = {t.partition.key(): t for t, _ in sampler.law(W)}
+        for _ in range(10):
+            t = sampler.sample(W, generator=generator)
             assert_close(name, by_partition[t.partition.key()].dense(W), t.dense(W))
+
+
+@pytest.mark.parametrize("h", [None, "abs", "square"])
+def test_the_estimate_of_a_sparsified_draw_is_one_of_the_law_s(h, generator):
+    W = EdgeWeights.of(gaussian(5, generator))
+    sampler = Sparsified(2, h)
+    outcomes = torch.stack([t.dense(W) for t, _ in sampler.law(W)])
+    for _ in range(30):
+        drawn = sampler.sample(W, generator=generator).dense(W)
+        assert (outcomes - drawn).abs().amax((1, 2)).min() < 1e-9
+
+
+def test_the_estimated_partition_function_is_the_mean_over_uniform_draws(monkeypatch, generator):
+    W = EdgeWeights.of(gaussian(5, generator))
+    means = []
+    for order in permutations(range(5)):
+        monkeypatch.setattr(_draw, "permutation", lambda *_, o=order: torch.tensor(o))
+        means.append(Optimal(2, num_samples=1)._mean_norm(W, generator))
+    law = Uniform(2).law(W)
+    exact = sum(p * partition_norm(W, t.partition) for t, p in law)
+    assert_close("mean", exact, sum(means) / len(means))
+    assert_close("mean of several", means[-1], Optimal(2, num_samples=4)._mean_norm(W, generator))
+
+
+@pytest.mark.parametrize("method", ["reject-1", "reject-2"])
+def test_trials_are_geometric(method, generator):
+    d, s, draws = 8, 2, 3000
+    W = EdgeWeights.of(gaussian(d, generator))
+    tau = W.h_norm("abs") if method == "reject-1" else certified_tau(W, s)
+    accept = W.h_norm("abs") / tau * (s - 1) / (d - 1)
+    sampler = HRegular(s, "abs", method)
+    trials = Counter(sampler.sample(W, generator=generator).trials for _ in range(draws))
+    last = 20
+    cells = [(trials[n], draws * accept * (1 - accept) ** (n - 1)) for n in range(1, last)]
+    cells.append(
+        (sum(c for n, c in trials.items() if n >= last), draws * (1 - accept) ** (last - 1))
+    )
+    statistic = sum((o - e) ** 2 / e for o, e in cells)
+    assert statistic < chi2.isf(FALSE_ALARM, len(cells) - 1)
+
+
+def test_version_ii_on_a_balanced_omega_matches_the_law(generator):
+    # Entries between 1 and 2: (alpha, beta)-balanced with beta = 1/2 and alpha = 30/36.
+    upper = 1 + torch.rand(6, 6, generator=generator, dtype=torch.float64)
+    W = EdgeWeights.of(upper.triu(1) - upper.triu(1).mT)
+    sampler = HRegular(2, "abs", "reject-2", alpha=30 / 36, beta=0.5)
+    draws = [sampler.sample(W, generator=generator) for _ in range(1500)]
+    check_frequencies(Counter(t.partition.key() for t in draws), sampler.law(W))
+    mean = sum(t.trials for t in draws) / len(draws)
+    assert mean < 0.6 * 5  # version I needs five on average
 
 
 @pytest.mark.parametrize("d, s", [(4, 2), (5, 2), (6, 2), (6, 3), (5, 3), (6, 4)])

@@ -7,7 +7,7 @@ import torch
 
 from cases import PATTERNS, WEIGHTS, gaussian, heavy
 from helpers import assert_close, randn, scipy_expm
-from skewflow.samplers import HRegular, Importance, Optimal
+from skewflow.samplers import HRegular, Importance, Optimal, Uniform
 from skewflow.tournaments import (
     EdgeWeights,
     certified_norm,
@@ -192,3 +192,29 @@ def test_a_sweep_as_a_product_differs_from_the_exponential_by_the_square_of_the_
         return (product_of_steps - scipy_expm(eta * omega)).norm().item()
 
     assert abs(gap(1e-3) / gap(5e-4) - 4.0) < 0.02
+
+
+def test_squares_with_horvitz_thompson_weights_are_fragile_where_one_edge_dominates(generator):
+    W = EdgeWeights.of(WEIGHTS["spike"](6, generator))
+    by_square = horvitz_thompson_variance(W, h_regular_inclusion_dense(W, 2, "square"))
+    by_abs = horvitz_thompson_variance(W, h_regular_inclusion_dense(W, 2, "abs"))
+    assert by_square > 3 * by_abs
+
+
+def test_at_d_200_nonuniform_sampling_gains_little_on_gaussian_weights(generator):
+    W = EdgeWeights.of(gaussian(200, generator))
+    ratio = {
+        h: horvitz_thompson_variance(W, h_regular_inclusion_dense(W, 2, h)) / W.squared_norm()
+        for h in ("abs", "square")
+    }
+    assert abs(ratio["abs"] - 196) < 1.5 and abs(ratio["square"] - 194) < 1.5  # uniform: 198
+
+
+@pytest.mark.parametrize("s, from_abs, from_uniform", [(2, 0.125, 0.338), (20, 0.029, 0.477)])
+def test_acceptance_for_the_optimal_law_at_d_200(s, from_abs, from_uniform, generator):
+    W = EdgeWeights.of(gaussian(200, generator))
+    draws = [Uniform(s).sample(W, generator=generator) for _ in range(50)]
+    mean = sum(partition_norm(W, t.partition) for t in draws) / len(draws)
+    assert abs(mean / certified_norm(W, s) / from_uniform - 1) < 0.05
+    expected = mean / (float(edge_probability(200, s)) * W.h_norm("abs") / 2)
+    assert abs(expected / from_abs - 1) < 0.05

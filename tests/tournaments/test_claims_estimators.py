@@ -1,7 +1,7 @@
 """The paper's claims on estimators (Sec. 3, 4, 9.5-9.7), each by enumeration at small d."""
 
 from itertools import combinations, product
-from math import exp
+from math import exp, log
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from skewflow.tournaments import (
     Family,
     Partition,
     balance,
-    balanced_rho,
+    balanced_tau_ratio,
     block_sizes,
     certified_tau,
     covering_estimate,
@@ -200,8 +200,8 @@ def test_version_i_accepts_with_probability_at_most_one_and_has_the_h_regular_la
     W = EdgeWeights.of(WEIGHTS[weights](d, generator))
     q = acceptance(W, s, W.h_norm("abs"))
     assert max(q) <= 1
-    law = [p for _, p in HRegular(s, method="reject-1").law(W)]
-    assert_close("law", torch.tensor(law), torch.tensor(q) / sum(q), torch.float32)
+    law = torch.tensor([p for _, p in HRegular(s).law(W)], dtype=torch.float64)
+    assert_close("law", law, torch.tensor(q, dtype=torch.float64) / sum(q))
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.8])
@@ -247,7 +247,7 @@ def test_a_balanced_omega_obeys_the_tau_bound(d, s, generator):
         W = EdgeWeights.of((gaussian if draw % 2 else heavy)(d, generator))
         for beta in (0.1, 0.5, 1.0):
             alpha = balance(W, beta)
-            tau = balanced_rho(d, s, alpha, beta) * W.h_norm("abs")
+            tau = balanced_tau_ratio(d, s, alpha, beta) * W.h_norm("abs")
             assert tau_star(W, s) <= tau * (1 + 1e-12)
             assert tau <= max(s / (d * alpha * beta), 1.0) * W.h_norm("abs") * (1 + 1e-12)
             worst = max(worst, tau_star(W, s) / tau)
@@ -262,7 +262,7 @@ def spiked(d=8):
 
 def test_clipping_version_ii_on_an_unbalanced_omega_is_biased():
     W = EdgeWeights.of(spiked())
-    tau = balanced_rho(8, 2, 0.8, 0.8) * W.h_norm("abs")
+    tau = balanced_tau_ratio(8, 2, 0.8, 0.8) * W.h_norm("abs")
     q = acceptance(W, 2, tau)
     assert max(q) > 1.5
     clipped = torch.tensor([min(1.0, x) for x in q], dtype=torch.float64)
@@ -283,20 +283,19 @@ def test_the_certified_tau_bounds_tau_star_whatever_omega_is(d, s, weights, h, g
 
 
 def test_raising_tau_on_a_violation_and_going_on_is_not_exact():
-    # The rule: start from tau; a T with q > 1 is accepted and raises tau to 2h(G_T) for good. By
-    # symmetry there are two kinds of T, so one draw is an exact recursion over the two taus.
+    # Start from tau; a T with q > 1 raises tau to its own 2h(G_T), and drawing goes on. Here there
+    # are two kinds of T, with the spike and without, so the law is an exact two-state recursion.
     W = EdgeWeights.of(spiked())
-    weights = torch.tensor(
-        [2 * partition_weight(W, T) for T in enumerate_partitions(8, 2)], dtype=torch.float64
-    )
-    target = weights / weights.sum()
-    tau = balanced_rho(8, 2, 0.8, 0.8) * W.h_norm("abs")
-    heavy_ones = weights > tau
-    assert 0 < heavy_ones.sum() < len(weights)
-    # At the first tau every violating T is accepted when met, every other with its q.
-    accept = torch.where(heavy_ones, torch.ones_like(weights), weights / tau)
-    first_draw = accept / accept.sum()
-    assert 0.5 * (first_draw - target).abs().sum() > 0.05
+    weights = [2 * partition_weight(W, T) for T in enumerate_partitions(8, 2)]
+    light, heavy_one = min(weights), max(weights)
+    share = sum(w > (light + heavy_one) / 2 for w in weights) / len(weights)
+    tau = balanced_tau_ratio(8, 2, 0.8, 0.8) * W.h_norm("abs")
+    assert light < tau < heavy_one
+    accept_light = (1 - share) * light / tau
+    ended_before = accept_light / (accept_light + share)  # accepted before tau was raised
+    p_heavy = share * heavy_one / (share * heavy_one + (1 - share) * light)
+    distance = ended_before * p_heavy  # total variation: until then no heavy T comes out
+    assert 0.2 < distance < 0.4
 
 
 def test_two_acceptance_times_give_an_unbiased_clipping_constant():
@@ -304,6 +303,8 @@ def test_two_acceptance_times_give_an_unbiased_clipping_constant():
         # K1 + K2 - 1 = n has probability n A^2 (1-A)^(n-1).
         mean = sum(n * A**2 * (1 - A) ** (n - 1) / n for n in range(1, 3000))
         assert_close("E[1/(K1+K2-1)]", A, mean)
+        second = sum(n * A**2 * (1 - A) ** (n - 1) / n**2 for n in range(1, 3000))
+        assert_close("second moment", -log(A) / (1 - A), second / A**2)
 
 
 def bernoulli_norm(values, r):

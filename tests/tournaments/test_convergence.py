@@ -60,6 +60,19 @@ def test_the_bound_of_theorem_5_1_holds_for_the_exact_expectation(eta, generator
     assert min(expected) <= F.bound(X0, [eta] * len(expected))
 
 
+@pytest.mark.parametrize("eta", [1e-4, 1e-3, 1e-2])
+def test_one_step_gains_what_the_proof_says(eta, generator):
+    # E F(X_1) - F(X_0) >= eta |Omega|^2 / 2 - eta^2 / 2 C E|estimate|^2, summed over the matchings.
+    F = Quadratic(generator)
+    C = (2 * 4**0.5 + 1) * F.lipschitz + F.gradient_at_identity
+    for _ in range(20):
+        X = random_stiefel(4, generator=generator)
+        square = F.omega(X).square().sum().item()
+        gain = sum(F.value(step(F, X, r, eta)).item() for r in range(3)) / 3 - F.value(X).item()
+        assert gain >= eta * square / 2 - eta**2 / 2 * C * 3 * square
+        assert gain <= eta * square / 2 + eta**2 / 2 * C * 3 * square
+
+
 @pytest.mark.slow
 def test_over_a_long_run_the_bound_says_something(generator):
     F = Quadratic(generator)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -44,10 +45,14 @@ def test_a_block_size_outside_two_and_d_is_refused(s):
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("s", [True, 2.0, None])
+@pytest.mark.parametrize("s", [True, 2.0, None, "2", (2.0, 4.0)])
 def test_a_block_size_that_is_no_integer_is_refused(s):
-    with pytest.raises((BlockSizeError, TypeError)):
+    with pytest.raises(BlockSizeError, match=r"must be an integer: got .*Use e.g. 2"):
         block_sizes(6, s)
+
+
+def test_any_integer_type_is_a_block_size():
+    assert block_sizes(6, np.int64(2)) == block_sizes(6, 2)
 
 
 @pytest.mark.bad_input

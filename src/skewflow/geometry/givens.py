@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import NonFiniteError, ShapeError
+from ..errors import NonFiniteError
 from .skew import check_dtype, check_plane
 
 
@@ -12,11 +12,11 @@ def givens(
     d: int,
     i: int,
     j: int,
-    theta: float | Float[Tensor, ""],
+    theta: float | Float[Tensor, "*batch"],
     *,
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
-) -> Float[Tensor, "d d"]:
+) -> Float[Tensor, "*batch d d"]:
     r"""The rotation $\exp(\theta H_{ij})$ of the plane of rows i and j.
 
     $\cos\theta$ at (i, i) and (j, j), $+\sin\theta$ at (i, j), $-\sin\theta$ at (j, i). Multiplied
@@ -27,7 +27,7 @@ def givens(
         d: Number of rows.
         i: First row of the plane.
         j: Second row of the plane.
-        theta: Angle in radians.
+        theta: Angle in radians; a tensor of angles gives one rotation for each.
         dtype: Real floating dtype; that of `theta` when it is a float tensor, else torch's default.
         device: Where the result lives; that of `theta` when it is a tensor, else torch's default.
 
@@ -43,15 +43,11 @@ def givens(
     check_dtype(dtype)
     R = torch.eye(d, dtype=dtype, device=device)
     angle = torch.as_tensor(theta, dtype=R.dtype, device=device)
-    if angle.ndim != 0:
-        raise ShapeError(
-            f"`theta` must be one angle: got shape {tuple(angle.shape)}. "
-            "Call givens once per angle and multiply."
-        )
-    if not torch.isfinite(angle):
+    if not torch.isfinite(angle).all():
         raise NonFiniteError(
             f"`theta` must be finite: got {theta}. Look for an overflow where it was computed."
         )
-    R[i, i] = R[j, j] = angle.cos()
-    R[i, j], R[j, i] = angle.sin(), -angle.sin()
+    R = R.expand(*angle.shape, d, d).clone()
+    R[..., i, i] = R[..., j, j] = angle.cos()
+    R[..., i, j], R[..., j, i] = angle.sin(), -angle.sin()
     return R

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import _validate
+from ..errors import NonFiniteError, NotOnManifoldError
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -16,9 +17,9 @@ HALVES = (torch.bfloat16, torch.float16)
 def expm(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     r"""The matrix exponential, $\exp : Sk(d) \to SO(d)$, onto (Sec. 2.1.1).
 
-    Scaling and squaring by `torch.linalg.matrix_exp`; half precisions are computed in float32.
-    Costs $O(d^3)$. The squarings multiply the rounding error, so in float32 the result is
-    orthogonal to about 1e-7 times the norm of `A`.
+    Scaling and squaring by `torch.linalg.matrix_exp`. Costs $O(d^3)$. The squarings multiply the
+    rounding error: the result is orthogonal to about the dtype's eps times the norm of `A`. So half
+    precisions are computed in float32, and float32 of a norm above 100 in float64.
 
     Args:
         A: Square matrices; the result is a rotation when they are skew.
@@ -29,9 +30,13 @@ def expm(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
         True
     """
     _validate.square(A, "A")
-    if A.dtype in HALVES:
-        return torch.linalg.matrix_exp(A.float()).to(A.dtype)
-    return torch.linalg.matrix_exp(A)
+    R = torch.linalg.matrix_exp(_widen(A)).to(A.dtype)
+    if not torch.isfinite(R).all():
+        raise NonFiniteError(
+            f"the exponential of `A` overflows: its largest entry is {A.abs().max().item():.1e} in "
+            f"{A.dtype}. Lower the step size, or take the skew part if `A` should be skew."
+        )
+    return R
 
 
 def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
@@ -48,9 +53,15 @@ def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
                 [-1.,  0.]])
     """
     _validate.square(A, "A")
-    H = (A.float() if A.dtype in HALVES else A) / 2
+    H = _widen(A) / 2
     I = torch.eye(A.shape[-1], dtype=H.dtype, device=A.device)
-    return torch.linalg.solve(I - H, I + H).to(A.dtype)
+    R, info = torch.linalg.solve_ex(I - H, I + H)
+    if info.any():
+        raise NotOnManifoldError(
+            "the Cayley transform needs I - A/2 to be invertible, which holds for skew `A`: got "
+            "a matrix with eigenvalue 2. Take its skew part with `geometry.skew(A)`."
+        )
+    return R.to(A.dtype)
 
 
 def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch d d"]:
@@ -78,3 +89,12 @@ def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch 
         term = term @ A / n
         total = total + term
     return total
+
+
+def _widen(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    """`A` in the precision its norm asks for: the error of both maps grows with the norm."""
+    if A.dtype == torch.float64:
+        return A
+    A = A.float()
+    norm = A.abs().sum(-1).amax()  # bounds the spectral norm of a skew matrix
+    return A.double() if norm > 100 else A

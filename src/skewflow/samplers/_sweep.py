@@ -13,7 +13,8 @@ from . import _draw
 class Sweep:
     """Rounds 0..length-1 under one permutation, then a new permutation."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._order: Int[Tensor, "n"] | None = None
         self._round = 0
         self._d = 0
@@ -36,14 +37,23 @@ class Sweep:
         return order, now
 
     def state_dict(self) -> dict[str, Any]:
-        """The permutation (None between sweeps), the next round and d."""
-        return {"order": self._order, "round": self._round, "d": self._d}
+        """What is swept, the permutation (None between sweeps), the next round and d."""
+        return {"kind": self._kind, "order": self._order, "round": self._round, "d": self._d}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on in the middle of a sweep."""
-        if set(state) != {"order", "round", "d"}:
+        if not isinstance(state, dict) or set(state) != {"kind", "order", "round", "d"}:
             raise ValueError(
-                f"a sweep's state has the keys 'd', 'order' and 'round': got {sorted(state)}. "
+                "a sweep's state has the keys 'd', 'kind', 'order' and 'round': got "
+                f"{sorted(state) if isinstance(state, dict) else state!r}. "
                 "Load the state that this kind of sampler saved."
             )
-        self._order, self._round, self._d = state["order"], int(state["round"]), int(state["d"])
+        if state["kind"] != self._kind:
+            raise ValueError(
+                f"this sampler is a {self._kind}: got the state of a {state['kind']}. "
+                "Make the sampler with the options it was saved with."
+            )
+        order = state["order"]
+        if order is not None and sorted(order.tolist()) != list(range(len(order))):
+            raise ValueError(f"a sweep's 'order' must be a permutation: got {order.tolist()}.")
+        self._order, self._round, self._d = order, int(state["round"]), int(state["d"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from .. import _validate
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law
@@ -27,6 +28,16 @@ class Sampler(ABC):
 
         For a sampler with state: the law of the first draw of a sweep or refresh period.
         """
+
+    @staticmethod
+    def _check(W: EdgeWeights, generator: torch.Generator) -> None:
+        """The arguments of `sample`, before any state changes."""
+        if not isinstance(W, EdgeWeights):
+            raise TypeError(
+                f"`W` must be an EdgeWeights: got {type(W).__name__}. "
+                "Make one with `EdgeWeights(X, G)`, or `EdgeWeights.of(omega)`."
+            )
+        _validate.generator(generator)
 
     def state_dict(self) -> dict[str, Any]:
         """What a saved sampler needs to go on; empty for a sampler without state."""

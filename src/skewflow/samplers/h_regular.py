@@ -7,7 +7,12 @@ import torch
 
 from .. import _validate
 from ..errors import BalanceError
-from ..tournaments.balance import balanced_rho, certified_tau, partition_weight
+from ..tournaments.balance import (
+    balanced_tau_ratio,
+    certified_tau,
+    heavy_partition,
+    partition_weight,
+)
 from ..tournaments.counting import num_partitions_with_edge
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.enumeration import enumerate_partitions
@@ -15,7 +20,7 @@ from ..tournaments.inclusion import h_regular_inclusion
 from ..tournaments.partitions import BlockSize, Partition, block_sizes
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law
-from ..tournaments.weight_functions import H, weight_function
+from ..tournaments.weight_functions import H, h_values, weight_function
 from . import _draw
 from .base import Sampler
 from .rejection import reject, unbalanced
@@ -51,10 +56,6 @@ class HRegular(Sampler):
             variance.
         alpha: For "reject-2": at least this fraction of the entries has $h \ge \beta\max h$.
         beta: See `alpha`.
-        norm_samples: For "reject-2" with `alpha` and `beta`: estimate $\|h(\Omega)\|_1$ from about
-            this many entries, once for $\tau$ and once more for the weight, which keeps it
-            unbiased. Balance is then the caller's word, since it cannot be checked beforehand: a
-            $q_T > 1$ raises when it is met, but a draw before that is not exact.
 
     Example:
         >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))
@@ -69,7 +70,6 @@ class HRegular(Sampler):
     horvitz_thompson: bool = False
     alpha: float | None = None
     beta: float | None = None
-    norm_samples: int | None = None
 
     def __post_init__(self) -> None:
         weight_function(self.h)
@@ -83,16 +83,10 @@ class HRegular(Sampler):
                 "`alpha` and `beta` belong to version II: got "
                 f"method={self.method!r}. Use method='reject-2', or leave them out."
             )
-        if self.norm_samples is not None and (self.alpha is None or self.horvitz_thompson):
-            raise ValueError(
-                "`norm_samples` needs method='reject-2' with `alpha` and `beta`, and the plain "
-                "weights: the certified bound and Horvitz-Thompson weights read all of Omega."
-            )
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw a partition by the chosen method."""
-        if self.norm_samples is not None:
-            return self._sample_with_estimated_norm(W, generator)
+        self._check(W, generator)
         norm = W.h_norm(self.h)
         if norm == 0.0:  # Omega = 0: every estimate is zero, so any partition will do
             return Uniform(self.block_size).sample(W, generator=generator)
@@ -110,7 +104,8 @@ class HRegular(Sampler):
                 generator=generator,
                 why=why,
             )
-        return self._tournament(W, T, norm / (2 * weight), trials)
+        # A weight of zero can only be rounding in the norm: then every estimate is zero.
+        return self._tournament(W, T, norm / (2 * weight) if weight > 0 else 0.0, trials)
 
     def law(self, W: EdgeWeights) -> Law:
         r"""All partitions with $p_T = 2h(G_T)/(W\|h(\Omega)\|_1) > 0$ (Lemma 3.5)."""
@@ -138,13 +133,16 @@ class HRegular(Sampler):
         return Tournament(T, weights, trials)
 
     def _complete_an_edge(self, W: EdgeWeights, generator: torch.Generator) -> Partition:
-        i, row = 0, torch.zeros(1)
-        while not row.any():  # a zero row can have a row sum of one rounding error
-            i = int(_draw.categorical(W.row_sums(self.h), 1, generator))
-            row = weight_function(self.h)(W.row(i))
-        j = int(_draw.categorical(row, 1, generator))
         sizes = block_sizes(W.d, self.block_size)
-        return _draw.completion(W.d, sizes, i, j, generator).to(W.device)
+        sums = W.row_sums(self.h)
+        while sums.any():
+            i = int(_draw.categorical(sums, 1, generator))
+            row = h_values(self.h, W.row(i))
+            if row.any():
+                j = int(_draw.categorical(row, 1, generator))
+                return _draw.completion(W.d, sizes, i, j, generator).to(W.device)
+            sums = sums.index_fill(0, torch.tensor(i, device=W.device), 0.0)  # rounding, not weight
+        return Uniform(self.block_size).sample(W, generator=generator).partition
 
     def _bound(self, W: EdgeWeights, norm: float) -> tuple[float, str]:
         """A true bound on 2 max h(G_T), and where it comes from; or an error."""
@@ -153,29 +151,12 @@ class HRegular(Sampler):
         certified = certified_tau(W, self.block_size, self.h)
         if self.alpha is None or self.beta is None:
             return certified, "the certified tau"
-        tau = balanced_rho(W.d, self.block_size, self.alpha, self.beta) * norm
+        tau = balanced_tau_ratio(W.d, self.block_size, self.alpha, self.beta) * norm
         why = f"alpha={self.alpha:g}, beta={self.beta:g}"
         if tau < certified * (1 - 1e-12):
             # A balanced Omega always passes: then tau >= d(s-1) max h, which is no less than the
             # certified bound.
-            raise BalanceError(unbalanced(certified / tau, why))
+            heavy = heavy_partition(W, self.block_size, self.h)
+            q = 2 * partition_weight(W, heavy, self.h) / tau
+            raise BalanceError(unbalanced(q, why, certified / tau))
         return tau, why
-
-    def _sample_with_estimated_norm(self, W: EdgeWeights, generator: torch.Generator) -> Tournament:
-        assert self.alpha is not None and self.beta is not None  # checked in __post_init__
-        rho = balanced_rho(W.d, self.block_size, self.alpha, self.beta)
-        norm = W.h_norm(self.h, num_samples=self.norm_samples, generator=generator)
-        if norm == 0.0:  # Omega = 0, or every edge that was looked at: fall back, unbiased too
-            return Uniform(self.block_size).sample(W, generator=generator)
-        T, weight, trials = reject(
-            W,
-            self.block_size,
-            self.h,
-            tau=rho * norm,
-            rho=rho,
-            generator=generator,
-            why=f"alpha={self.alpha:g}, beta={self.beta:g} and an estimated norm {norm:.3g}",
-        )
-        # A fresh estimate: the one in tau is not independent of which T was accepted.
-        fresh = W.h_norm(self.h, num_samples=self.norm_samples, generator=generator)
-        return Tournament(T, fresh / (2 * weight), trials)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 
 from .. import _validate
-from ..errors import FamilyError
+from ..errors import SamplingError
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.families import Family
 from ..tournaments.matchings import METHODS, heavy_matchings, matching_partition
@@ -46,17 +46,23 @@ class HeavyMatchings(Sampler):
 
     def __post_init__(self) -> None:
         _validate.one_of(self.method, METHODS, "method")
-        if self.refresh < 1:
-            raise ValueError(f"`refresh` must be at least 1 draw: got {self.refresh}.")
+        _validate.count(self.refresh, "refresh")
         if self.by != "optimal":
             weight_function(self.by)
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw a matching; rebuild the family first when it is due."""
+        self._check(W, generator)
+        if self._family is not None and self._family.d != W.d:
+            raise SamplingError(
+                f"this sampler holds matchings of d={self._family.d} rows: got d={W.d}. "
+                "Use one sampler for each matrix."
+            )
         if self._family is None or self._age >= self.refresh:
             self._family, self._age = heavy_matchings(W, self.method), 0
+        t = Importance(self._family, self.by).sample(W, generator=generator)
         self._age += 1
-        return Importance(self._family, self.by).sample(W, generator=generator)
+        return t
 
     def law(self, W: EdgeWeights) -> Law:
         """The law of a draw right after a rebuild from `W`."""
@@ -70,10 +76,11 @@ class HeavyMatchings(Sampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the saved family."""
-        if set(state) != {"pairs", "d", "age"}:
-            raise FamilyError(
+        if not isinstance(state, dict) or set(state) != {"pairs", "d", "age"}:
+            raise ValueError(
                 f"the state of HeavyMatchings has the keys 'age', 'd' and 'pairs': got "
-                f"{sorted(state)}. Load the state that this kind of sampler saved."
+                f"{sorted(state) if isinstance(state, dict) else state!r}. "
+                "Load the state that this kind of sampler saved."
             )
         d, pairs = int(state["d"]), state["pairs"]
         self._family = None if pairs is None else Family(matching_partition(p, d) for p in pairs)

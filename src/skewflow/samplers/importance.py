@@ -12,7 +12,7 @@ from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.families import Family
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law, family_sums
-from ..tournaments.weight_functions import H
+from ..tournaments.weight_functions import H, weight_function
 from . import _draw
 from .base import Sampler
 
@@ -40,8 +40,18 @@ class Importance(Sampler):
     family: Family
     by: Literal["optimal"] | H = "optimal"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.family, Family):
+            raise FamilyError(
+                f"`family` must be a Family: got {type(self.family).__name__}. "
+                "Wrap a list of partitions as `Family(partitions)`."
+            )
+        if self.by != "optimal":
+            weight_function(self.by)
+
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw a member in O(d^2) given Omega."""
+        self._check(W, generator)
         p = self._probabilities(W)
         r = int(_draw.categorical(p, 1, generator))
         return Tournament(self.family[r].to(W.device), 1 / p[r].item())

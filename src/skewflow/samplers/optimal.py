@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import _validate
 from ..errors import SamplingError
 from ..tournaments.balance import certified_norm, partition_weight
 from ..tournaments.counting import edge_probability, num_partitions_with_edge
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.enumeration import enumerate_partitions
-from ..tournaments.partitions import BlockSize, Partition
+from ..tournaments.partitions import BlockSize, Partition, block_sizes
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law, partition_norm
 from . import _draw
@@ -45,11 +46,11 @@ class Optimal(Sampler):
     num_samples: int = 32
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1:
-            raise ValueError(f"`num_samples` must be at least 1: got {self.num_samples}.")
+        _validate.count(self.num_samples, "num_samples")
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw T, then an independent estimate of Z."""
+        self._check(W, generator)
         if W.h_norm("abs") == 0.0:  # Omega = 0: any partition will do
             return Uniform(self.block_size).sample(W, generator=generator)
         T, trials = self._draw(W, generator)
@@ -84,13 +85,15 @@ class Optimal(Sampler):
         abs_bound = float(edge_probability(W.d, self.block_size)) * W.h_norm("abs") / 2
         from_uniform = bound <= abs_bound
         proposal = Uniform(self.block_size) if from_uniform else HRegular(self.block_size, "abs")
-        limit = PATIENCE * W.d * W.d
+        # Either way the acceptance is at least that from the abs law, which is at least 1/sqrt(m).
+        edges = sum(n * s * (s - 1) // 2 for s, n in block_sizes(W.d, self.block_size))
+        limit = int(PATIENCE * edges**0.5)
         for trial in range(1, limit + 1):
             T = proposal.sample(W, generator=generator).partition
             top = bound if from_uniform else partition_weight(W, T, "abs")
             if _draw.uniform(generator) * top < partition_norm(W, T):
                 return T, trial
         raise SamplingError(
-            f"no partition was accepted in {limit} trials: the bound {bound:.3g} is too large for "
-            "these weights. Use HRegular(block_size, 'abs'), which never rejects."
+            f"no partition was accepted in {limit} trials, {PATIENCE} times the most that are "
+            "expected. Use HRegular(block_size, 'abs'), which never rejects."
         )

@@ -49,12 +49,13 @@ def reject(
     proposal = Uniform(block_size)
     expected = rho / float(edge_probability(W.d, block_size))
     limit = int(PATIENCE * max(1.0, expected))
+    slack = 1e3 * torch.finfo(W.dtype).eps  # equality is reached, e.g. by s = d, and may round up
     for trial in range(1, limit + 1):
         T = proposal.sample(W, generator=generator).partition
         weight = partition_weight(W, T, h)
         q = 2 * weight / tau
-        if q > 1 + 1e-9:  # equality is reached, e.g. by s = d, and may round up
-            raise BalanceError(unbalanced(q, why))
+        if q > 1 + slack:
+            raise BalanceError(unbalanced(q, why, q))
         if _draw.uniform(generator) < q:
             return T, weight, trial
     raise SamplingError(
@@ -63,10 +64,11 @@ def reject(
     )
 
 
-def unbalanced(q: float, why: str) -> str:
-    """The message for an acceptance probability above 1."""
+def unbalanced(q: float, why: str, bound: float) -> str:
+    """The message where acceptance probabilities exceed 1, or cannot be shown not to."""
     return (
-        f"an acceptance probability must not exceed 1: got q_T = {q:.3g} from {why}. Omega is not "
-        "that balanced, and clipping would be biased. Leave `alpha` and `beta` out for a certified "
-        "bound, lower them, or use method='edge', which never rejects."
+        f"no acceptance probability may exceed 1: with {why} a heavy partition has q_T = {q:.3g}, "
+        f"and the certified bound on q_T is {bound:.3g}. Clipping would be biased. Leave `alpha` "
+        "and `beta` out for a certified bound, lower them, or use method='edge', which never "
+        "rejects."
     )

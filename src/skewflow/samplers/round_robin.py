@@ -25,8 +25,8 @@ class RoundRobin(Sampler):
     $(n/m - 1)\|\Omega\|_F^2$ instead of $\frac{n-1}{m}\|\Omega\|_F^2$. Reads no entry of $\Omega$.
 
     Args:
-        replacement: Draw each member independently instead of in sweeps.
         block_size: 2, or a size for which `non_intersecting` has a family.
+        replacement: Draw each member independently instead of in sweeps.
 
     Example:
         >>> W = EdgeWeights(torch.eye(4), torch.arange(16.0).view(4, 4))
@@ -36,12 +36,16 @@ class RoundRobin(Sampler):
         3
     """
 
-    replacement: bool = False
     block_size: int = 2
-    _sweep: Sweep = field(default_factory=Sweep, init=False, repr=False, compare=False)
+    replacement: bool = field(default=False, kw_only=True)
+    _sweep: Sweep = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._sweep = Sweep(f"round robin of blocks of {self.block_size}")
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw the next member in O(d)."""
+        self._check(W, generator)
         family = non_intersecting(W.d, self.block_size)
         n = len(family)
         if self.replacement:
@@ -85,10 +89,14 @@ class RelabelledRoundRobin(Sampler):
     """
 
     block_size: int = 2
-    _sweep: Sweep = field(default_factory=Sweep, init=False, repr=False, compare=False)
+    _sweep: Sweep = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._sweep = Sweep(f"relabelled round robin of blocks of {self.block_size}")
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw the next relabelled member in O(d)."""
+        self._check(W, generator)
         family = non_intersecting(W.d, self.block_size)
         n = len(family)
         order, now = self._sweep.next(W.d, length=n, order_size=W.d, generator=generator)

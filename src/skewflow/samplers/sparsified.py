@@ -16,7 +16,7 @@ from ..tournaments.enumeration import check_size
 from ..tournaments.matchings import greedy_colours, matching_partition
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law
-from ..tournaments.weight_functions import H, weight_function
+from ..tournaments.weight_functions import H, h_values, weight_function
 from . import _draw
 from .base import Sampler
 
@@ -28,7 +28,8 @@ class Sparsified(Sampler):
     Draw r edges independently, e with probability $p_e$; an edge drawn c times stands for
     $v_e = \frac{c}{r p_e} w_e$, which is unbiased. Split the drawn edges into matchings, heaviest
     $|v|$ first, and take one with probability $p_m \propto \sqrt{\sum_{e\in m} v_e^2}$; its edges
-    get the weight $\frac{c}{r p_e p_m}$. Only r entries of $\Omega$ are read when h is None.
+    get the weight $\frac{c}{r p_e p_m}$. Only r entries of $\Omega$ are read when h is None; else
+    the row sums of h and r rows, $O(rdk)$.
 
     Args:
         num_edges: r, the number of draws.
@@ -45,21 +46,20 @@ class Sparsified(Sampler):
     h: H | None = None
 
     def __post_init__(self) -> None:
-        if self.num_edges < 1:
-            raise ValueError(f"`num_edges` must be at least 1: got {self.num_edges}.")
+        _validate.count(self.num_edges, "num_edges")
         if self.h is not None:
             weight_function(self.h)
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw edges, match them, take one matching."""
-        _validate.generator(generator)
+        self._check(W, generator)
         _validate.block_size(2, W.d)
         edges, multiplicity = self._draw_edges(W, generator)
         w = W.entries(edges)
         matchings = _split(W.d, edges, w, multiplicity / (self.num_edges * self._p(W, w)))
         if not matchings:  # Omega = 0 on all drawn edges: the estimate is zero
             return Tournament(matching_partition(edges[:1], W.d), 0.0)
-        norms = torch.tensor([matching.norm for matching in matchings])
+        norms = torch.tensor([m.norm for m in matchings], dtype=torch.float64)
         r = int(_draw.categorical(norms, 1, generator))
         return _tournament(W, matchings[r], float(norms[r] / norms.sum()))
 
@@ -98,8 +98,8 @@ class Sparsified(Sampler):
             edges = edge_from_index(index, d).to(W.device)
         else:
             i = _draw.categorical(W.row_sums(self.h), r, generator)
-            h_fn = weight_function(self.h)
-            j = torch.cat([_draw.categorical(h_fn(W.row(int(a))), 1, generator) for a in i])
+            rows = (h_values(self.h, W.row(int(a))) for a in i)
+            j = torch.cat([_draw.categorical(row, 1, generator) for row in rows])
             edges = torch.stack([i, j], dim=-1).sort(dim=-1).values
         distinct, counts = torch.unique(edges, dim=0, return_counts=True)
         return distinct, counts.to(torch.float64)
@@ -108,7 +108,7 @@ class Sparsified(Sampler):
         """The probability of a single draw of edges with weights w."""
         if self.h is None or W.h_norm(self.h) == 0.0:
             return torch.full_like(w, 1 / W.num_edges, dtype=torch.float64)
-        return 2 * weight_function(self.h)(w).to(torch.float64) / W.h_norm(self.h)
+        return 2 * h_values(self.h, w) / W.h_norm(self.h)
 
 
 class _Matching(NamedTuple):
@@ -128,13 +128,13 @@ def _split(
     edges, factor, v = edges[keep], factor[keep], v[keep]
     order = v.sort(descending=True, stable=True).indices
     edges, factor, v = edges[order], factor[order], v[order]
-    colours = torch.tensor(greedy_colours([(i, j) for i, j in edges.tolist()], d))
-    return [
-        _Matching(edges[mine], factor[mine], v[mine].norm().item())
-        for mine in (
-            colours.to(v.device) == r for r in range(max(colours.tolist(), default=-1) + 1)
-        )
-    ]
+    colours = torch.tensor(greedy_colours([(i, j) for i, j in edges.tolist()], d), device=v.device)
+    if not len(colours):
+        return []
+    order = colours.sort(stable=True).indices
+    split = torch.bincount(colours).tolist()
+    parts = zip(*(torch.split(x[order], split) for x in (edges, factor, v)), strict=True)
+    return [_Matching(e, f, u.norm().item()) for e, f, u in parts]
 
 
 def _tournament(W: EdgeWeights, matching: _Matching, p: float) -> Tournament:

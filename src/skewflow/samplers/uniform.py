@@ -36,6 +36,7 @@ class Uniform(Sampler):
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw a partition in O(d)."""
+        self._check(W, generator)
         sizes = block_sizes(W.d, self.block_size)
         order = _draw.permutation(W.d, generator).to(W.device)
         return Tournament(Partition.from_order(order, sizes), self._weight(W.d))

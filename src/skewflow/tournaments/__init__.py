@@ -1,7 +1,7 @@
 """Weighted tournaments: families of partitions, exact counting, variance (Sec. 3, 9.5-9.7)."""
 
 from .balance import balance as balance
-from .balance import balanced_rho as balanced_rho
+from .balance import balanced_tau_ratio as balanced_tau_ratio
 from .balance import certified_norm as certified_norm
 from .balance import certified_tau as certified_tau
 from .balance import gamma as gamma
@@ -47,7 +47,7 @@ __all__ = [
     "Tournament",
     "affine_lines",
     "balance",
-    "balanced_rho",
+    "balanced_tau_ratio",
     "block_sizes",
     "certified_norm",
     "certified_tau",

@@ -7,13 +7,12 @@ from torch import Tensor
 from .edge_weights import EdgeWeights
 from .enumeration import enumerate_partitions
 from .partitions import BlockSize, Partition, block_sizes
-from .weight_functions import H, weight_function
+from .weight_functions import H, h_values
 
 
 def partition_weight(W: EdgeWeights, partition: Partition, h: H = "abs") -> float:
     r"""$h(G_T) = \sum_{e \in G_T} h(w_e)$ (Lemma 3.5)."""
-    h_fn = weight_function(h)
-    return sum(h_fn(omega).to(torch.float64).sum().item() for omega in W.blocks(partition)) / 2
+    return sum(h_values(h, omega).sum().item() for omega in W.blocks(partition)) / 2
 
 
 def balance(W: EdgeWeights, beta: float, h: H = "abs") -> float:
@@ -28,11 +27,11 @@ def balance(W: EdgeWeights, beta: float, h: H = "abs") -> float:
     """
     if not 0 < beta <= 1:
         raise ValueError(f"`beta` must lie in (0, 1]: got {beta}.")
-    values = weight_function(h)(W.dense())
+    values = h_values(h, W.dense())
     return (values >= beta * values.max()).to(torch.float64).mean().item()
 
 
-def balanced_rho(d: int, block_size: BlockSize, alpha: float, beta: float) -> float:
+def balanced_tau_ratio(d: int, block_size: BlockSize, alpha: float, beta: float) -> float:
     r"""$\rho = \min(1, \frac{s-1}{d\alpha\beta})$ of version II (Algorithm 1).
 
     $\tau^* \le \rho\|h(\Omega)\|_1$ holds if $\Omega$ is $(\alpha, \beta, h)$-balanced. Tighter
@@ -44,6 +43,36 @@ def balanced_rho(d: int, block_size: BlockSize, alpha: float, beta: float) -> fl
         raise ValueError(f"`alpha` and `beta` must lie in (0, 1]: got {alpha} and {beta}.")
     s = block_sizes(d, block_size)[0][0]
     return min(1.0, (s - 1) / (d * alpha * beta))
+
+
+def heavy_partition(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> Partition:
+    """A partition with a large h(G_T), found greedily in O(d^2) given Omega (not in the paper).
+
+    Each block starts from the heaviest edge among the free rows and takes the row with most weight
+    to it until it is full. A lower bound on tau*, as `certified_tau` is an upper one.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> sorted(heavy_partition(W, 2))
+        [(0, 1), (2, 3)]
+    """
+    values = h_values(h, W.dense())
+    free = torch.ones(W.d, dtype=torch.bool, device=W.device)
+    order: list[int] = []
+    for size, count in block_sizes(W.d, block_size):
+        for _ in range(count):
+            first = int(torch.where(free, (values * free).amax(1), -torch.inf).argmax())
+            free[first] = False
+            block, pull = [first], values[first].clone()
+            while len(block) < size:
+                row = int(torch.where(free, pull, -torch.inf).argmax())
+                free[row] = False
+                pull += values[row]
+                block.append(row)
+            order += block
+    rows = torch.tensor(order, device=W.device)
+    return Partition.from_order(rows, block_sizes(W.d, block_size))
 
 
 def tau_star(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
@@ -64,7 +93,7 @@ def certified_tau(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
     The least of: the sum over rows of their s - 1 largest entries of $h(\Omega)$; twice the m
     largest of the triangle; $\|h(\Omega)\|_1$.
     """
-    values = weight_function(h)(W.dense()).to(torch.float64)
+    values = h_values(h, W.dense())
     return min(_row_bound(values, block_size), gamma(W, block_size, h), values.sum().item())
 
 
@@ -81,7 +110,7 @@ def gamma(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
     fall to $\tau^*/2$.
     """
     i, j = torch.triu_indices(W.d, W.d, offset=1, device=W.device)
-    values = weight_function(h)(W.dense()[i, j]).to(torch.float64)
+    values = h_values(h, W.dense()[i, j])
     m = sum(count * size * (size - 1) // 2 for size, count in block_sizes(W.d, block_size))
     return 2 * values.topk(m, sorted=False).values.sum().item()
 
@@ -96,7 +125,10 @@ def rho(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
         >>> rho(W, 2)
         3.0
     """
-    return W.h_norm(h) / gamma(W, block_size, h)
+    norm = W.h_norm(h)
+    if norm == 0.0:
+        raise ValueError("`rho` needs an Omega that is not zero: every weight is 0.")
+    return norm / gamma(W, block_size, h)
 
 
 def _row_bound(values: Float[Tensor, "d d"], block_size: BlockSize) -> float:

@@ -33,9 +33,10 @@ def gradient_norm_bound(
         ...                           gradient_at_identity=0.0, d=4, step_sizes=[0.1] * 100), 3)
         0.7
     """
+    step_sizes = list(step_sizes)
     if not step_sizes or min(step_sizes) <= 0:
         raise ValueError(
-            f"`step_sizes` must be positive, one for each step: got {list(step_sizes)[:5]}. "
+            f"`step_sizes` must be positive, one for each step: got {step_sizes[:5]}. "
             "The theorem is on runs that maximise F; a minimiser turns the sign of F."
         )
     total = sum(step_sizes)

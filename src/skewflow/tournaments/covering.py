@@ -25,9 +25,16 @@ def covering_matrix(partitions: Sequence[Partition]) -> Float[Tensor, "d d"]:
         >>> covering_matrix([Partition.of([[0, 1, 2]]), Partition.of([[0, 1], [2]])])[0]
         tensor([1.0000, 0.5000, 1.0000], dtype=torch.float64)
     """
+    if not partitions:
+        raise FamilyError("a covering family needs at least one partition: got none.")
     d = partitions[0].d
     count = torch.eye(d, dtype=torch.float64)
     for partition in partitions:
+        if partition.d != d:
+            raise FamilyError(
+                f"the partitions of a family must cover the same rows: got d={d} and "
+                f"d={partition.d}."
+            )
         i, j = partition.edges().cpu().unbind(-1)
         count[i, j] += 1
         count[j, i] += 1
@@ -48,6 +55,8 @@ def covering_estimate(partition: Partition, p: float, M: Float[Tensor, "d d"]) -
         p: Its probability, positive.
         M: `covering_matrix` of the family.
     """
+    if not p > 0:
+        raise ValueError(f"`p` must be a positive probability: got {p}.")
     blocks = (b.to(M.device) for b in partition.blocks)
     weights = tuple(M[b[:, :, None], b[:, None, :]] / p for b in blocks)
     return Tournament(partition, weights)
@@ -64,6 +73,7 @@ def optimal_probabilities(partitions: Sequence[Partition], W: EdgeWeights) -> Fl
         >>> sorted(optimal_probabilities(list(round_robin(3)), W).tolist())
         [0.0, 0.25, 0.75]
     """
+    W.check_partition(partitions[0])
     scaled = covering_matrix(partitions) * W.dense().to("cpu", torch.float64)
     norms = []
     for partition in partitions:

@@ -1,7 +1,5 @@
 """The lazy view of Omega: the weighted tournament T(Omega) of Definition 3.1."""
 
-from collections.abc import Hashable
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,7 +10,7 @@ from ..errors import NotOnManifoldError, ShapeError
 from ..geometry.checks import check_skew
 from ..geometry.skew import Side, check_side
 from .partitions import Partition
-from .weight_functions import H, cache_key, weight_function
+from .weight_functions import H, h_values, weight_function
 
 CHUNK = 2**22
 """Most entries held at once while all of Omega is read row by row."""
@@ -23,8 +21,9 @@ class EdgeWeights:
 
     $\Omega = GX^\top - XG^\top$ is not formed: an entry costs $O(k)$, a partition into blocks of s
     rows $O(dsk)$. Every entry (i < j) that is computed is counted in `evaluated`; one that is read
-    from a table, after `dense` or from `of`, is not. The view does not copy: it is only valid
-    until `X` or `G` is changed in place.
+    from a table, after `dense` or from `of`, is not. Entries are in the dtype of `X`, of half
+    precisions in float32. The view does not copy: it is only valid until `X` or `G` is changed in
+    place.
 
     Args:
         X: One point with orthonormal columns (d, k).
@@ -49,6 +48,7 @@ class EdgeWeights:
             )
         _validate.like(G, X, "G", "X")
         check_side(side, *X.shape)
+        X, G = _at_least_float32(X), _at_least_float32(G)
         # Omega = A B^T - B A^T in both forms, with the point in B.
         self._A, self._B = (G, X) if side == "left" else (-G.mT, X.mT)
         self._start(X.shape[0], X.dtype, X.device)
@@ -65,10 +65,14 @@ class EdgeWeights:
         if not check:
             raise NotOnManifoldError(check.reason)
         if omega.ndim != 2:
-            raise ShapeError(f"`omega` must be one matrix (d, d): got {tuple(omega.shape)}.")
+            raise ShapeError(
+                f"`omega` must be one matrix (d, d): got {tuple(omega.shape)}. "
+                "Make one EdgeWeights for each matrix of the batch."
+            )
         self = cls.__new__(cls)
+        omega = _at_least_float32(omega)
         self._start(omega.shape[0], omega.dtype, omega.device)
-        self._table = omega
+        self._table = (omega - omega.mT) / 2  # the check allows rounding, a draw does not
         return self
 
     def _start(self, d: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -77,8 +81,7 @@ class EdgeWeights:
         self.device = device
         self.evaluated = 0
         self._table: Tensor | None = None
-        self._row_sums: dict[Hashable, Tensor] = {}
-        self._functions: list[H] = []  # keeps cached callables alive, so their ids stay theirs
+        self._row_sums: dict[H, Tensor] = {}
 
     @property
     def num_edges(self) -> int:
@@ -90,6 +93,7 @@ class EdgeWeights:
 
         Costs $O(mk)$ and counts m evaluations.
         """
+        _validate.pairs(pairs, self.d)
         i, j = pairs.unbind(-1)
         if self._table is not None:
             return self._table[i, j]
@@ -115,6 +119,8 @@ class EdgeWeights:
 
     def row(self, i: int) -> Float[Tensor, "d"]:
         """Row i of Omega, in O(dk)."""
+        if not 0 <= i < self.d:
+            raise ShapeError(f"`i` must be a row in 0..{self.d - 1}: got {i}.")
         if self._table is None:
             self.evaluated += self.d - 1
         return self._rows(i, i + 1)[0]
@@ -134,9 +140,8 @@ class EdgeWeights:
         $\Omega = UV^\top$, $U = [A, -B]$, $V = [B, A]$ row i gives $u_i^\top (V^\top V) u_i$, in
         $O(dk^2)$. Any other h reads all of $\Omega$, some rows at a time.
         """
-        key = cache_key(h)
-        if key not in self._row_sums:
-            h_fn = weight_function(h)
+        weight_function(h)
+        if h not in self._row_sums:
             if h == "square" and self._table is None:
                 sums = self._squared_row_norms()
             else:
@@ -144,14 +149,10 @@ class EdgeWeights:
                     self.evaluated += self.num_edges
                 step = max(1, CHUNK // self.d)
                 sums = torch.cat(
-                    [
-                        h_fn(self._rows(a, a + step)).to(torch.float64).sum(-1)
-                        for a in range(0, self.d, step)
-                    ]
+                    [h_values(h, self._rows(a, a + step)).sum(-1) for a in range(0, self.d, step)]
                 )
-            self._row_sums[key] = sums
-            self._functions.append(h)
-        return self._row_sums[key]
+            self._row_sums[h] = sums
+        return self._row_sums[h]
 
     def row_norms(self) -> Float[Tensor, "d"]:
         """The Euclidean norm of each row of Omega, in O(dk^2), without an entry of it."""
@@ -189,9 +190,9 @@ class EdgeWeights:
         if generator is None:
             raise TypeError("`generator` is needed for the Monte-Carlo norm: pass a Generator.")
         _validate.generator(generator)
-        h_fn = weight_function(h)
+        weight_function(h)
         edges = _bernoulli_edges(self.d, num_samples / self.num_edges, generator)
-        kept = h_fn(self.entries(edges.to(self.device))).to(torch.float64)
+        kept = h_values(h, self.entries(edges.to(self.device)))
         return 2 * self.num_edges / num_samples * kept.sum().item()
 
     def check_partition(self, partition: Partition) -> None:
@@ -215,9 +216,19 @@ class EdgeWeights:
         # A -> A - B C with a symmetric C leaves Omega as it is; this C takes out the part of the
         # gradient normal to the manifold, which near an optimum is all of it and would cancel.
         C = B.mT @ A
+        rounding = A.square().sum(-1) * B.square().sum() + B.square().sum(-1) * A.square().sum()
         A = A - B @ (C + C.mT) * (B.shape[1] / (2 * B.square().sum()))
         U, V = torch.cat([A, -B], dim=1), torch.cat([B, A], dim=1)  # (d, 2k)
-        return ((U @ (V.mT @ V)) * U).sum(-1).clamp(min=0.0)
+        gram = V.mT @ V
+        sums = ((U @ gram) * U).sum(-1)
+        # What is left of terms of this size after they cancel is rounding, not weight.
+        size = ((U.abs() @ gram.abs()) * U.abs()).sum(-1)
+        floor = torch.maximum(1e-13 * size, 1e-30 * rounding)
+        return torch.where(sums > floor, sums, torch.zeros_like(sums))
+
+
+def _at_least_float32(A: Tensor) -> Tensor:
+    return A if A.dtype in (torch.float32, torch.float64) else A.float()
 
 
 def edge_from_index(index: Int[Tensor, "m"], d: int) -> Int[Tensor, "m 2"]:

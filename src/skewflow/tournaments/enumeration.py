@@ -34,8 +34,8 @@ def check_size(outcomes: int, what: str) -> None:
     """Refuse to list more than `LIMIT` outcomes."""
     if outcomes > LIMIT:
         raise TooLargeError(
-            f"enumeration is for small d: {what} number {float(outcomes):.2g}, the limit is "
-            f"{LIMIT}. Use a smaller matrix, or draw with `sample`."
+            f"enumeration is for small d: {what} number about 1e{len(str(outcomes)) - 1}, the "
+            f"limit is {LIMIT}. Use a smaller matrix, or draw with `sample`."
         )
 
 

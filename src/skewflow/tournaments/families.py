@@ -73,6 +73,21 @@ class Family:
             )
 
 
+class _OneBlock(Family):
+    """All rows in one block: the exact method as a family."""
+
+    def __init__(self, d: int) -> None:
+        self.d = d
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, r: int) -> Partition:
+        if r != 0:
+            raise IndexError(f"`r` must be 0: got {r}.")
+        return Partition((torch.arange(self.d)[None],))
+
+
 class _RoundRobin(Family):
     """The matchings of the circle method, each computed when asked for."""
 
@@ -170,10 +185,9 @@ def non_intersecting(d: int, block_size: int) -> Family:
         >>> len(non_intersecting(8, 2)), len(non_intersecting(25, 5))
         (7, 6)
     """
-    _validate.block_size(block_size, d)
-    s = block_size
+    s = _validate.block_size(block_size, d)
     if s == d:
-        return Family([Partition.of([list(range(d))])])
+        return _OneBlock(d)
     if s == 2:
         return _RoundRobin(d)
     n = _log(d, s)

@@ -8,7 +8,7 @@ from .._typing import MatrixBlocks
 from .counting import joint_edge_probabilities
 from .edge_weights import EdgeWeights
 from .partitions import BlockSize, Partition
-from .weight_functions import H, weight_function
+from .weight_functions import H, h_values
 
 
 def h_regular_inclusion(
@@ -27,10 +27,9 @@ def h_regular_inclusion(
     R = W.row_sums(h)
     total = R.sum() / 2
     a, kappa = (float(p) for p in joint_edge_probabilities(W.d, block_size))
-    h_fn = weight_function(h)
     result = []
     for b, omega in zip(partition.blocks, W.blocks(partition), strict=True):
-        h_ij = h_fn(omega).to(R.dtype)
+        h_ij = h_values(h, omega)
         pair = R[b][:, :, None] + R[b][:, None, :]
         pi = (h_ij + a * (pair - 2 * h_ij) + kappa * (total - pair + h_ij)) / total
         eye = torch.eye(b.shape[1], dtype=R.dtype, device=R.device)

@@ -31,7 +31,9 @@ def heavy_matchings(W: EdgeWeights, method: str = "greedy") -> Family:
             100). "greedy" takes the
             heaviest edge that still fits, at least half the maximum weight; $O(d^3/64)$ in all.
             "locally-heaviest" lets every row point at its heaviest free neighbour and matches rows
-            that point at each other, in parallel; for distinct weights it equals "greedy".
+            that point at each other, all at once; for distinct weights it equals "greedy". It is
+            the rule for parallel machines (Sec. 9.7.2): one matching takes few rounds of $O(d^2)$
+            work, but on one processor the whole family takes far longer than "greedy".
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -91,7 +93,8 @@ def _edges_by_weight(weights: Float[Tensor, "d d"]) -> Int[Tensor, "n 2"]:
 def _greedy(weights: Float[Tensor, "d d"]) -> list[Int[Tensor, "m 2"]]:
     edges = _edges_by_weight(weights)
     colours = torch.tensor(greedy_colours([(i, j) for i, j in edges.tolist()], len(weights)))
-    return [edges[colours == r] for r in range(int(colours.max()) + 1)]
+    order = colours.sort(stable=True).indices
+    return list(torch.split(edges[order], torch.bincount(colours).tolist()))
 
 
 def _locally_heaviest(weights: Float[Tensor, "d d"]) -> list[Int[Tensor, "m 2"]]:

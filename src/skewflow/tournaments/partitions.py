@@ -30,17 +30,17 @@ def block_sizes(d: int, block_size: BlockSize) -> SizeCounts:
         >>> block_sizes(6, 3), block_sizes(7, 2), block_sizes(7, 3), block_sizes(7, (3, 3, 1))
         (((3, 2),), ((2, 3), (1, 1)), ((3, 1), (2, 2)), ((3, 2), (1, 1)))
     """
-    if isinstance(block_size, int):
-        _validate.block_size(block_size, d)
-        l = -(-d // block_size)
+    if not isinstance(block_size, (list, tuple)):
+        s = _validate.block_size(block_size, d)
+        l = -(-d // s)
         small, larger = divmod(d, l)
         counts = ((small + 1, larger), (small, l - larger))
         return tuple((size, count) for size, count in counts if count)
-    sizes = sorted(block_size, reverse=True)
+    sizes = sorted((_validate.whole(size, "a block size") for size in block_size), reverse=True)
     if not sizes or sizes[-1] < 1 or sizes[0] < 2 or sum(sizes) != d:
         raise BlockSizeError(
             f"block sizes must be positive, sum to d={d}, and one must be at least 2: got "
-            f"{tuple(block_size)}."
+            f"{tuple(block_size)}. Pass one integer for sizes that fit by themselves."
         )
     return tuple((size, len(list(run))) for size, run in groupby(sizes))
 

@@ -11,7 +11,7 @@ from .enumeration import enumerate_partitions
 from .families import Family
 from .partitions import BlockSize, Partition
 from .tournament import Tournament
-from .weight_functions import H, weight_function
+from .weight_functions import H, h_values
 
 Law = list[tuple[Tournament, float]]
 
@@ -91,7 +91,7 @@ def sweep_variance(W: EdgeWeights, num_classes: int, m: int, *, replacement: boo
 
 def horvitz_thompson_variance(W: EdgeWeights, inclusion: Float[Tensor, "d d"]) -> float:
     r"""$2\sum_{i<j} w_{ij}^2 (1/\pi_{ij} - 1)$: edgewise weights $1/\pi$ (not in the paper)."""
-    squares = W.dense().square()
+    squares = W.dense().to(torch.float64).square()
     return torch.where(squares > 0, squares * (1 / inclusion - 1), squares).sum().item()
 
 
@@ -103,6 +103,6 @@ def partition_norm(W: EdgeWeights, partition: Partition) -> float:
 def family_sums(W: EdgeWeights, family: Family, h: H) -> Float[Tensor, "n"]:
     """h(G_T) of every member of a non-intersecting family at once, in O(d^2) given Omega."""
     i, j = torch.triu_indices(W.d, W.d, offset=1)
-    values = weight_function(h)(W.dense()).to("cpu", torch.float64)[i, j]
+    values = h_values(h, W.dense().cpu()[i, j])
     sums = torch.zeros(len(family), dtype=torch.float64)
     return sums.index_add_(0, family.colours[i, j], values)

@@ -1,9 +1,11 @@
 """The weight function h of h-regular distributions (Definition 3.3)."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ..errors import WeightFunctionError
@@ -38,25 +40,41 @@ def weight_function(h: H) -> WeightFunction:
         return WEIGHT_FUNCTIONS[h]
     if not callable(h):
         raise WeightFunctionError(
-            f"`h` must be a name or a function of a tensor: got {type(h).__name__}."
+            f"`h` must be a name or a function of a tensor: got {type(h).__name__}. "
+            "Use h='abs', or a function such as `lambda w: w.abs() ** 1.5`."
         )
     _check(h)
     return h
 
 
-def cache_key(h: H) -> Hashable:
-    """What identifies `h` in a cache: its name, or the function itself."""
-    return h if isinstance(h, str) else id(h)
+def h_values(h: H, w: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """The values of h on some weights, in float64: a half's square would overflow or vanish."""
+    w = w.to(torch.float64)
+    values = weight_function(h)(w)
+    if not isinstance(h, str) and ((values <= 0) & (w != 0)).any():
+        at = w[(values <= 0) & (w != 0)][0].item()
+        raise WeightFunctionError(
+            f"`h` must be positive away from zero, or the estimate is biased: got h({at:g}) <= 0. "
+            "Use e.g. h='abs'."
+        )
+    return values
 
 
+@lru_cache(maxsize=64)
 def _check(h: WeightFunction) -> None:
     """Try `h` on a fixed grid of 25 magnitudes between 1e-6 and 1e6 and at zero."""
     x = torch.logspace(-6, 6, 25, dtype=torch.float64)
     plus, minus, zero = h(x), h(-x), h(torch.zeros(1, dtype=torch.float64))
-    if plus.shape != x.shape or not torch.isfinite(plus).all():
+    if not isinstance(plus, Tensor) or plus.shape != x.shape or not torch.isfinite(plus).all():
         raise WeightFunctionError(
-            f"`h` must return one finite number for each entry: got shape {tuple(plus.shape)} for "
-            f"shape {tuple(x.shape)}, finite: {bool(torch.isfinite(plus).all())}."
+            "`h` must return a tensor with one finite number for each entry: got "
+            f"{_describe(plus)} for {_describe(x)}. Use entrywise torch functions."
+        )
+    alone = torch.cat([h(value[None]) for value in x])
+    if not torch.allclose(alone, plus, rtol=1e-9, atol=0.0):
+        raise WeightFunctionError(
+            "`h` must map each entry by itself: its values change with the other entries. "
+            "Normalise outside of h; a factor on h changes nothing."
         )
     uneven = ~torch.isclose(plus, minus, rtol=1e-9, atol=0.0)
     if uneven.any():
@@ -75,3 +93,10 @@ def _check(h: WeightFunction) -> None:
             f"`h` must be positive away from zero, or the estimate is biased: got "
             f"h({at:g}) = {plus[plus <= 0][0].item():g}. Use e.g. h='abs'."
         )
+
+
+def _describe(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    finite = "" if torch.isfinite(value).all() else " not finite"
+    return f"shape {tuple(value.shape)}{finite}"

@@ -1,5 +1,6 @@
 """Reference of `rotate_blocks`: one small exponential per block (Eq. 8)."""
 
+import math
 from typing import Literal
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from ... import _validate
 from ..._typing import MatrixBlocks
-from ...errors import ShapeError
+from ...errors import NonFiniteError, ShapeError
+from ...geometry.checks import check_skew, require
 from ...geometry.retractions import cayley, expm
 from ...tournaments.counting import edge_probability
 from ...tournaments.edge_weights import EdgeWeights
@@ -48,15 +50,14 @@ def rotate_blocks(
     """
     _validate.one_of(retraction, ("exp", "cayley"), "retraction")
     _validate.matrix(X, "X")
-    if partition.d != X.shape[0]:
-        raise ShapeError(
-            f"`partition` must cover the d={X.shape[0]} rows of `X`: got one of {partition.d} rows."
-        )
-    gamma = expm if retraction == "exp" else cayley
+    _check(X, partition, blocks)
+    if not math.isfinite(eta):
+        raise NonFiniteError(f"`eta` must be finite: got {eta}. Look at the step size.")
     Y = X.clone()
     for rows, omega in zip(partition.blocks, blocks, strict=True):
         if rows.shape[1] > 1:
-            Y[rows] = gamma(eta * omega) @ X[rows]  # (l, s, k)
+            R = _rotation(eta * omega, retraction)
+            Y[rows] = (R @ X[rows].to(R)).to(X.dtype)  # (l, s, k)
     return Y
 
 
@@ -96,3 +97,31 @@ def step_blocks(
         omega = EdgeWeights(X_b, D_b).blocks(partition)
         rotated.append(rotate_blocks(X_b, partition, omega, -update.lr * scale, update.retraction))
     return torch.stack(rotated), M
+
+
+def _rotation(A: Float[Tensor, "l s s"], retraction: str) -> Float[Tensor, "l s s"]:
+    if retraction == "cayley":
+        return cayley(A)
+    if A.shape[-1] != 2:
+        return expm(A)
+    theta = A[:, 0, 1]  # a plane turns exactly, whatever the angle
+    c, s = theta.cos(), theta.sin()
+    return torch.stack([c, s, -s, c], dim=-1).view(-1, 2, 2)
+
+
+def _check(X: Tensor, partition: Partition, blocks: MatrixBlocks) -> None:
+    """One matrix, a partition of its rows, and a skew matrix for each block."""
+    if X.ndim != 2 or partition.d != X.shape[0]:
+        raise ShapeError(
+            f"`X` must be one matrix with the {partition.d} rows of `partition`: got shape "
+            f"{tuple(X.shape)}. Sample the partition from the weights of this matrix."
+        )
+    expected = [(*b.shape, b.shape[1]) for b in partition.blocks]
+    got = [tuple(block.shape) for block in blocks]
+    if got != expected:
+        raise ShapeError(
+            f"`blocks` must hold one (l, s, s) tensor for each block size, {expected}: got {got}. "
+            "Take them from `Tournament.blocks`."
+        )
+    for block in blocks:
+        require(check_skew(block))

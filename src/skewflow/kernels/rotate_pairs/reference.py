@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ... import _validate
+from ...errors import NonFiniteError, ShapeError
 from ...tournaments.counting import edge_probability
 from ..permutation import matching_at
 from ..update import Update, direction
@@ -37,6 +38,7 @@ def rotate_pairs(
     """
     _validate.one_of(retraction, ("exp", "cayley"), "retraction")
     _validate.matrix(X, "X")
+    _check(X, pairs, theta)
     angle = theta if retraction == "exp" else 2 * torch.atan(theta / 2)
     i, j = pairs.unbind(-1)
     c, s = angle.cos()[:, None], angle.sin()[:, None]  # (m, 1)
@@ -77,3 +79,23 @@ def step_pairs(
         omega = (D_b[i] * X_b[j] - X_b[i] * D_b[j]).sum(-1)
         rotated.append(rotate_pairs(X_b, pairs, -update.lr * scale * omega, update.retraction))
     return torch.stack(rotated), M
+
+
+def _check(X: Tensor, pairs: Tensor, theta: Tensor) -> None:
+    """One finite angle for each of some disjoint pairs of rows of one matrix."""
+    if X.ndim != 2:
+        raise ShapeError(f"`X` must be one matrix (d, k): got shape {tuple(X.shape)}.")
+    _validate.pairs(pairs, X.shape[0])
+    if len(torch.unique(pairs)) != pairs.numel():
+        raise ShapeError(
+            "`pairs` must be disjoint, or the rotations would not commute: a row comes twice. "
+            "Rotate overlapping pairs one after the other."
+        )
+    _validate.floating(theta, "theta")
+    if theta.shape != pairs.shape[:1] or theta.dtype != X.dtype:
+        raise ShapeError(
+            f"`theta` must hold one angle of {X.dtype} for each of the {len(pairs)} pairs: got "
+            f"shape {tuple(theta.shape)} of {theta.dtype}."
+        )
+    if not torch.isfinite(theta).all():
+        raise NonFiniteError("`theta` must be finite: got NaN or infinity. Lower the step size.")
