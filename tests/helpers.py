@@ -81,7 +81,7 @@ def random_stiefel(
 
 def with_norm(A: Tensor, norm: float) -> Tensor:
     """`A` scaled to the given spectral norm."""
-    return A * (norm / torch.linalg.matrix_norm(A, 2))
+    return A * (norm / torch.linalg.matrix_norm(A, 2, keepdim=True))
 
 
 def scipy_expm(A: Tensor) -> Tensor:

@@ -361,6 +361,13 @@ def test_squares_buy_nothing_over_uniform(d, s, generator):
     assert_close("var", uniform_variance(W, s) / size, h_regular_variance(W, s, "square") / size)
 
 
+def test_squares_gain_only_by_never_drawing_partitions_of_zero_weight():
+    omega = torch.tensor([[0.0, 5, 1, 0], [0, 0, 0, 1], [0, 0, 0, 2], [0, 0, 0, 0]])
+    W = EdgeWeights.of(skew_from(omega.double()))
+    assert min(partition_weight(W, T) for T in enumerate_partitions(4, 2)) == 0
+    assert h_regular_variance(W, 2, "square") < uniform_variance(W, 2)
+
+
 def test_abs_can_be_worse_than_uniform():
     omega = torch.zeros(4, 4, dtype=torch.float64)
     for (i, j), w in {(0, 1): 10.0, (0, 2): 6.0, (1, 3): 6.0, (0, 3): 6.0, (1, 2): 6.0}.items():

@@ -19,7 +19,14 @@ TOLERANCE = {
 
 
 class Check(NamedTuple):
-    """The answer of a membership check: `ok`, and a reason that is empty when it holds."""
+    """The answer of a membership check: `ok`, and a reason if it does not hold (not in the paper).
+
+    It counts as true or false by itself; the reason is empty when the check holds.
+
+    Example:
+        >>> Check(True, ""), bool(Check(False, "`X` is not square."))
+        (Check(ok=True, reason=''), False)
+    """
 
     ok: bool
     reason: str
@@ -29,7 +36,7 @@ class Check(NamedTuple):
 
 
 def orthogonality_error(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
-    r"""$\|X^\top X - I\|_F$ of each matrix.
+    r"""$\|X^\top X - I\|_F$ of each matrix (not in the paper).
 
     Half precisions are measured in float32, so the number is the error of the stored weights.
 
@@ -44,7 +51,7 @@ def orthogonality_error(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch
 
 
 def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> Check:
-    r"""Whether every matrix has orthonormal columns: $\max|X^\top X - I| \le$ `tol`.
+    r"""Whether every matrix has orthonormal columns: $\max|X^\top X - I| \le$ `tol` (Sec. 1).
 
     Args:
         X: Candidate points.
@@ -70,7 +77,7 @@ def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> C
 
 
 def check_special(X: Float[Tensor, "*batch d d"], tol: float | None = None) -> Check:
-    """Whether every matrix is a rotation: orthogonal with determinant +1.
+    """Whether every matrix is a rotation: orthogonal with determinant +1 (Sec. 1).
 
     Example:
         >>> check_special(torch.tensor([[0.0, 1.0], [1.0, 0.0]])).ok
@@ -91,7 +98,9 @@ def check_special(X: Float[Tensor, "*batch d d"], tol: float | None = None) -> C
 
 
 def check_skew(A: Float[Tensor, "*batch d d"], tol: float | None = None) -> Check:
-    r"""Whether every matrix is skew: $\max|A + A^\top| \le$ `tol` times the largest entry.
+    r"""Whether every matrix lies in Sk(d), the skew matrices (Sec. 2.1).
+
+    That is, $\max|A + A^\top| \le$ `tol` times the largest entry.
 
     Example:
         >>> check_skew(torch.eye(2)).ok
@@ -135,7 +144,7 @@ def check_tangent(
 
 
 def require(check: Check) -> None:
-    """Raise `NotOnManifoldError` with the check's reason unless it holds.
+    """Raise `NotOnManifoldError` with the check's reason unless it holds (not in the paper).
 
     Example:
         >>> require(check_stiefel(torch.eye(2)))

@@ -15,7 +15,7 @@ from .skew import check_fits
 def lift(
     X: Float[Tensor, "*batch d k"], Z: Float[Tensor, "*batch d k"]
 ) -> Float[Tensor, "*batch d d"]:
-    r"""The skew $\Omega$ with $\Omega X = Z$ and $X_\perp^\top \Omega X_\perp = 0$.
+    r"""The skew $\Omega$ with $\Omega X = Z$ and $X_\perp^\top \Omega X_\perp = 0$ (Sec. 2.1.1).
 
     $\Omega = P Z X^\top - X Z^\top P$ with $P = I - \tfrac12 X X^\top$. For $Z = \Omega(X, G) X$ it
     gives $\Omega(X, G)$ back, which is why the paper's update runs along a canonical geodesic.
@@ -63,13 +63,13 @@ def curve(
 def geodesic(
     X: Float[Tensor, "*batch d k"], Z: Float[Tensor, "*batch d k"], t: float = 1.0
 ) -> Float[Tensor, "*batch d k"]:
-    r"""The geodesic of the canonical metric from `X` with velocity `Z`, in $O(dk^2)$.
+    r"""The geodesic of the canonical metric from `X` with velocity `Z` (Sec. 2.1.1).
 
     With $A = X^\top Z$ and $W = (I - XX^\top)Z$ it is
     $[X\,W]\exp\!\left(t\begin{bmatrix}A & -W^\top W\\ I & 0\end{bmatrix}\right)[I; 0]$, equal to
-    ``curve(X, lift(X, Z), t)``. This is the form of Edelman, Arias and Smith (1998, Sec. 2.4)
-    without their QR of W, whose derivative does not exist where W loses rank (at Z = 0, say).
-    Half precisions are computed in float32.
+    ``curve(X, lift(X, Z), t)`` but in $O(dk^2)$. This is the form of Edelman, Arias and
+    Smith (1998, Sec. 2.4) without their QR of W, whose derivative does not exist where W loses rank
+    (at Z = 0, say). Half precisions are computed in float32.
 
     Args:
         X: Point of ST(d, k).

@@ -17,7 +17,7 @@ def givens(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> Float[Tensor, "*batch d d"]:
-    r"""The rotation $\exp(\theta H_{ij})$ of the plane of rows i and j.
+    r"""The rotation $\exp(\theta H_{ij})$ of the plane of rows i and j (Lemma 2.4).
 
     $\cos\theta$ at (i, i) and (j, j), $+\sin\theta$ at (i, j), $-\sin\theta$ at (j, i). Multiplied
     from the left it sends row i to $\cos\theta\,x_i + \sin\theta\,x_j$ and row j to

@@ -21,6 +21,8 @@ def haar(
 ) -> Float[Tensor, "*batch d k"]:
     r"""A uniformly random point of ST(d, k), O(d) (`k` omitted) or SO(d) (`special`).
 
+    The exact draw is not in the paper, which approaches it by a random flow (Sec. 9.9).
+
     QR of a Gaussian matrix; the signs of R's diagonal are moved into Q, since the Q that LAPACK
     returns alone is *not* Haar distributed (Mezzadri 2007). For `special` one column is negated
     where the determinant is -1. Half precisions are drawn in float32 and rounded.

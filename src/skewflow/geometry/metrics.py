@@ -18,7 +18,7 @@ def inner(
     Z2: Float[Tensor, "*batch d k"],
     metric: Metric = "canonical",
 ) -> Float[Tensor, "*batch"]:
-    r"""Inner product of two tangent vectors at `X`, per matrix.
+    r"""Inner product of two tangent vectors at `X`, per matrix (Sec. 9.4.2).
 
     Euclidean: $\mathrm{tr}(Z_1^\top Z_2)$. Canonical:
     $\mathrm{tr}(Z_1^\top (I - \tfrac12 X X^\top) Z_2)$ (the paper misplaces a bracket).

@@ -63,7 +63,7 @@ def basis(
 
 
 def skew(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    r"""The skew part $(A - A^\top)/2$: the nearest point of Sk(d) in the Frobenius norm.
+    r"""The skew part $(A - A^\top)/2$: the nearest point of Sk(d) in the Frobenius norm (Sec. 2.1).
 
     Example:
         >>> skew(torch.tensor([[1.0, 2.0], [0.0, 3.0]]))

@@ -13,7 +13,7 @@ from .skew import check_fits
 def tangent_project(
     X: Float[Tensor, "*batch d k"], Z: Float[Tensor, "*batch d k"]
 ) -> Float[Tensor, "*batch d k"]:
-    r"""The tangent vector at `X` nearest to `Z` in the Frobenius norm.
+    r"""The tangent vector at `X` nearest to `Z` in the Frobenius norm (not in the paper).
 
     $Z - X\,\mathrm{sym}(X^\top Z)$. This is the Riemannian gradient under the *Euclidean* metric;
     the paper's $\Omega X$ is the one under the canonical metric (see `riemannian_gradient`).
@@ -85,7 +85,9 @@ def complement(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d n"]:
 
 
 def tangent_dimension(d: int, k: int) -> int:
-    r"""$dk - k(k+1)/2$, the dimension of ST(d, k); for k = d it is $\dim Sk(d) = d(d-1)/2$.
+    r"""$dk - k(k+1)/2$, the dimension of the tangent spaces of ST(d, k) (Lemma 2.3).
+
+    For k = d it is $\dim Sk(d) = d(d-1)/2$.
 
     Example:
         >>> tangent_dimension(4, 4), tangent_dimension(5, 2)

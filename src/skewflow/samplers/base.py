@@ -16,6 +16,13 @@ class Sampler(ABC):
 
     A sampler that goes through a sweep, or keeps a family for some steps, has state: use one for
     each matrix, and save it with `state_dict`.
+
+    Example:
+        >>> from skewflow.samplers import RoundRobin
+        >>> W = EdgeWeights(torch.eye(4), torch.arange(16.0).view(4, 4))
+        >>> mean = sum(p * t.dense(W) for t, p in RoundRobin().law(W))
+        >>> bool(torch.allclose(mean, W.dense()))
+        True
     """
 
     @abstractmethod

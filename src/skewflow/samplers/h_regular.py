@@ -33,7 +33,7 @@ METHODS = ("edge", "reject-1", "reject-2")
 class HRegular(Sampler):
     r"""$p_T \propto h(G_T) = \sum_{e\in T} h(w_e)$ on T_s; weight $\|h(\Omega)\|_1 / (2h(G_T))$.
 
-    Three methods with one and the same law:
+    The h-regular law of Definition 3.3, by three methods with one and the same law:
 
     - "edge" (not in the paper): pick an edge with probability $h_e/H$ and complete it to a uniform
       partition that holds it. Each edge lies in W partitions, so

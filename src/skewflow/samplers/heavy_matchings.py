@@ -19,7 +19,7 @@ from .importance import Importance
 
 @dataclass
 class HeavyMatchings(Sampler):
-    r"""Importance sampling on matchings peeled off the tournament, heaviest first.
+    r"""Importance sampling on matchings peeled off the tournament, heaviest first (Sec. 3.2.2).
 
     Every `refresh` draws the family is rebuilt from the current weights; in between it is kept,
     and only the probabilities follow $\Omega$. The estimate is unbiased at each step, because the

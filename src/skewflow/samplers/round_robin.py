@@ -17,7 +17,7 @@ from .uniform import Uniform
 
 @dataclass
 class RoundRobin(Sampler):
-    r"""Members of the fixed non-intersecting family, uniformly; weight n, the size of the family.
+    r"""Members of the fixed non-intersecting family, uniformly; weight n, its size (Sec. 3.2).
 
     For s = 2 the d - 1 (odd d: d) matchings of the circle method, in the given row order. Without
     replacement each sweep plays every member once in a fresh random order: every draw by itself is

@@ -23,13 +23,13 @@ from .base import Sampler
 
 @dataclass(frozen=True)
 class Sparsified(Sampler):
-    r"""r edges drawn by weight, split into greedy matchings, one of which is taken (s = 2).
+    r"""r edges drawn by weight, split into greedy matchings, one of which is taken (Sec. 9.7.3).
 
-    Draw r edges independently, e with probability $p_e$; an edge drawn c times stands for
-    $v_e = \frac{c}{r p_e} w_e$, which is unbiased. Split the drawn edges into matchings, heaviest
-    $|v|$ first, and take one with probability $p_m \propto \sqrt{\sum_{e\in m} v_e^2}$; its edges
-    get the weight $\frac{c}{r p_e p_m}$. Only r entries of $\Omega$ are read when h is None; else
-    the row sums of h and r rows, $O(rdk)$.
+    This is for s = 2. Draw r edges independently, e with probability $p_e$; an edge drawn c times
+    stands for $v_e = \frac{c}{r p_e} w_e$, which is unbiased. Split the drawn edges into matchings,
+    heaviest $|v|$ first, and take one with probability
+    $p_m \propto \sqrt{\sum_{e\in m} v_e^2}$; its edges get the weight $\frac{c}{r p_e p_m}$.
+    Only r entries of $\Omega$ are read when h is None; else the row sums of h and r rows, $O(rdk)$.
 
     Args:
         num_edges: r, the number of draws.

@@ -11,7 +11,14 @@ from .weight_functions import H, h_values
 
 
 def partition_weight(W: EdgeWeights, partition: Partition, h: H = "abs") -> float:
-    r"""$h(G_T) = \sum_{e \in G_T} h(w_e)$ (Lemma 3.5)."""
+    r"""$h(G_T) = \sum_{e \in G_T} h(w_e)$ (Lemma 3.5).
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> partition_weight(W, Partition.of([[0, 1], [2, 3]]))
+        7.0
+    """
     return sum(h_values(h, omega).sum().item() for omega in W.blocks(partition)) / 2
 
 
@@ -38,6 +45,10 @@ def balanced_tau_ratio(d: int, block_size: BlockSize, alpha: float, beta: float)
     than the paper's $\frac{s}{d\alpha\beta}$: $\tau^* \le d(s-1)\max h$ and
     $\|h(\Omega)\|_1 \ge \alpha\beta d^2 \max h$. Above 1 version I is the better choice, hence the
     minimum.
+
+    Example:
+        >>> balanced_tau_ratio(8, 2, alpha=0.5, beta=0.5)
+        0.5
     """
     if not (0 < alpha <= 1 and 0 < beta <= 1):
         raise ValueError(f"`alpha` and `beta` must lie in (0, 1]: got {alpha} and {beta}.")
@@ -92,13 +103,26 @@ def certified_tau(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
 
     The least of: the sum over rows of their s - 1 largest entries of $h(\Omega)$; twice the m
     largest of the triangle; $\|h(\Omega)\|_1$.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 3, 0, 0], [-3, 0, 2, 0], [0, -2, 0, 1],
+        ...                                  [0, 0, -1, 0]]))
+        >>> tau_star(W, 2), certified_tau(W, 2)
+        (8.0, 9.0)
     """
     values = h_values(h, W.dense())
     return min(_row_bound(values, block_size), gamma(W, block_size, h), values.sum().item())
 
 
 def certified_norm(W: EdgeWeights, block_size: BlockSize) -> float:
-    r"""An upper bound on $\max_T \sqrt{\sum_{e \in T} w_e^2}$ that always holds."""
+    r"""An upper bound on $\max_T \sqrt{\sum_{e \in T} w_e^2}$ that always holds (not in the paper).
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 3, 0, 0], [-3, 0, 2, 0], [0, -2, 0, 1],
+        ...                                  [0, 0, -1, 0]]))
+        >>> round(certified_norm(W, 2), 3)
+        3.391
+    """
     return (certified_tau(W, block_size, "square") / 2) ** 0.5
 
 
@@ -108,6 +132,12 @@ def gamma(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
     $\tau^* \le \gamma$ needs $2m = d(s-1)$ entries of the full matrix, which is twice the m largest
     of the triangle. The paper sums only $\frac ds\binom s2 = m$ of the full matrix, and that can
     fall to $\tau^*/2$.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 3, 0, 0], [-3, 0, 2, 0], [0, -2, 0, 1],
+        ...                                  [0, 0, -1, 0]]))
+        >>> tau_star(W, 2), gamma(W, 2)
+        (8.0, 10.0)
     """
     i, j = torch.triu_indices(W.d, W.d, offset=1, device=W.device)
     values = h_values(h, W.dense()[i, j])

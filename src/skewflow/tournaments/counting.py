@@ -10,7 +10,9 @@ from .partitions import BlockSize, block_sizes
 
 
 def num_partitions(d: int, block_size: BlockSize) -> int:
-    r"""$N = |T_s| = d! / ((s!)^{d/s} (d/s)!)$, for uneven sizes $d! / \prod_s (s!)^{c_s} c_s!$.
+    r"""$N = |T_s| = d! / ((s!)^{d/s} (d/s)!)$, the number of partitions (Lemma 9.3).
+
+    For uneven sizes $d! / \prod_s (s!)^{c_s} c_s!$ (not in the paper).
 
     Example:
         >>> num_partitions(6, 2), num_partitions(9, 3), num_partitions(7, 3)
@@ -53,7 +55,7 @@ def joint_edge_probabilities(d: int, block_size: BlockSize) -> tuple[Fraction, F
     r"""$P(f \in T \mid e \in T)$ for an edge f that shares a row with e, and for a disjoint one.
 
     For s | d they are $(s-2)/(d-2)$ and $(m-1-2(s-2)) / \binom{d-2}{2}$. Where no such f exists
-    (d = 2, d = 3) the value is 0.
+    (d = 2, d = 3) the value is 0 (not in the paper).
 
     Example:
         >>> joint_edge_probabilities(6, 2)

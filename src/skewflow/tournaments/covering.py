@@ -54,6 +54,13 @@ def covering_estimate(partition: Partition, p: float, M: Float[Tensor, "d d"]) -
         partition: T.
         p: Its probability, positive.
         M: `covering_matrix` of the family.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0.0, 2.0], [-2.0, 0.0]]))
+        >>> T = Partition.of([[0, 1]])
+        >>> covering_estimate(T, 0.5, covering_matrix([T])).dense(W)
+        tensor([[ 0.,  4.],
+                [-4.,  0.]])
     """
     if not p > 0:
         raise ValueError(f"`p` must be a positive probability: got {p}.")

@@ -19,6 +19,8 @@ CHUNK = 2**22
 class EdgeWeights:
     r"""The edge weights $w_{ij} = \Omega_{ij}$ of the complete graph on the d rows, on demand.
 
+    The weighted tournament $T(\Omega)$ of Definition 3.1.
+
     $\Omega = GX^\top - XG^\top$ is not formed: an entry costs $O(k)$, a partition into blocks of s
     rows $O(dsk)$. Every entry (i < j) that is computed is counted in `evaluated`; one that is read
     from a table, after `dense` or from `of`, is not. Entries are in the dtype of `X`, of half

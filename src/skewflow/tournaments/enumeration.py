@@ -12,7 +12,7 @@ LIMIT = 200_000
 
 
 def enumerate_partitions(d: int, block_size: BlockSize) -> Iterator[Partition]:
-    """The members of T_s, each exactly once.
+    """The members of T_s, each exactly once (Sec. 3.1).
 
     Args:
         d: Number of rows.

@@ -14,7 +14,7 @@ from .partitions import Partition
 
 
 class Family:
-    r"""A non-intersecting family of partitions of d rows, given by the partitions themselves.
+    r"""A non-intersecting family of partitions of d rows, given by its members (Sec. 3.2).
 
     Every pair of rows lies in exactly one member, so $M_T = J$ and a member drawn with probability
     p gives the unbiased estimate $\Omega[T] / p$.
@@ -153,7 +153,8 @@ def round_robin(d: int) -> Family:
 def affine_lines(q: int, n: int = 2) -> Family:
     r"""The parallel classes of lines of the affine space AG(n, q): $d = q^n$ rows, blocks of q.
 
-    $(q^n-1)/(q-1)$ classes; n = 2 is the affine plane with its q + 1 classes.
+    A non-intersecting family for s = q (not in the paper): $(q^n-1)/(q-1)$ classes; n = 2 is the
+    affine plane with its q + 1 classes.
 
     Args:
         q: Prime order.
@@ -172,7 +173,7 @@ def affine_lines(q: int, n: int = 2) -> Family:
 
 
 def non_intersecting(d: int, block_size: int) -> Family:
-    r"""The non-intersecting family of partitions of d rows into blocks of s, where one is known.
+    r"""The non-intersecting family of d rows in blocks of s, where one is known (Sec. 3.2).
 
     s = 2: round robin, any d. s = d: the one block. s > 2: a resolvable design of equal blocks,
     which needs s | d and (s-1) | (d-1); built here for $d = s^n$ with s prime (affine spaces). Any

@@ -14,15 +14,22 @@ from .weight_functions import H, h_values
 def h_regular_inclusion(
     W: EdgeWeights, partition: Partition, block_size: BlockSize, h: H = "abs"
 ) -> MatrixBlocks:
-    r"""$\pi_{ij} = P(ij \in T)$ under the h-regular law, for the edges inside `partition`.
+    r"""$\pi_{ij} = P(ij \in T)$ under the h-regular law, for the edges of `partition`.
 
     $\pi_{ij} = [h_{ij} + a(R_i + R_j - 2h_{ij}) + \kappa(H - R_i - R_j + h_{ij})] / H$ with row
     sums R, $H = \frac12\sum R$, and $a, \kappa$ of `joint_edge_probabilities`. Weighting an edge by
     $1/\pi$ instead of $1/(W p_T)$ is unbiased too and never has more variance, by the inequality
-    of arithmetic and harmonic means.
+    of arithmetic and harmonic means (not in the paper).
 
     Returns:
         One (l, s, s) tensor for each block size, 1 on the diagonals.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> h_regular_inclusion(W, Partition.of([[0, 1], [2, 3]]), 2)[0][0]
+        tensor([[1.0000, 0.7778],
+                [0.7778, 1.0000]])
     """
     R = W.row_sums(h)
     total = R.sum() / 2
@@ -40,7 +47,7 @@ def h_regular_inclusion(
 def h_regular_inclusion_dense(
     W: EdgeWeights, block_size: BlockSize, h: H = "abs"
 ) -> Float[Tensor, "d d"]:
-    r"""All $\pi_{ij}$ of the h-regular law as a (d, d) matrix, 1 on the diagonal.
+    r"""All $\pi_{ij}$ of the h-regular law as a matrix, 1 on the diagonal (not in the paper).
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 1, 1], [-1, 0, 1], [-1, -1, 0]]))

@@ -18,7 +18,7 @@ METHODS = ("exact", "greedy", "locally-heaviest")
 
 
 def heavy_matchings(W: EdgeWeights, method: str = "greedy") -> Family:
-    r"""Peel matchings off the complete graph, heaviest first, until every edge is used.
+    r"""Peel matchings off the complete graph, heaviest first, until every edge is used (Sec. 9.7).
 
     All edges are used, also those of weight zero, so the family stays valid (and the estimate
     unbiased) when the weights change before the next refresh. The last matchings may leave rows

@@ -17,10 +17,11 @@ SizeCounts = tuple[tuple[int, int], ...]
 
 
 def block_sizes(d: int, block_size: BlockSize) -> SizeCounts:
-    """How often each block size occurs: (size, count) pairs, largest size first.
+    """How often each block size occurs: (size, count) pairs, largest size first (Sec. 3.1).
 
     An integer s gives ceil(d / s) blocks whose sizes differ by at most one, so s = 2 leaves one row
-    alone when d is odd and s = d is one block. A sequence gives the sizes themselves.
+    alone when d is odd and s = d is one block. A sequence gives the sizes themselves. Sizes
+    that differ are not in the paper.
 
     Args:
         d: Number of rows.
@@ -47,7 +48,7 @@ def block_sizes(d: int, block_size: BlockSize) -> SizeCounts:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Disjoint blocks that cover the rows 0..d-1; the graph G_T has an edge inside each block.
+    """Disjoint blocks that cover the rows 0..d-1; G_T has the edges inside them (Sec. 3.1).
 
     Args:
         blocks: One (l, s) tensor of row indices for each block size s, largest first. Even sizes

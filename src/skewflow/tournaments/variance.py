@@ -17,7 +17,15 @@ Law = list[tuple[Tournament, float]]
 
 
 def exact_variance(law: Law, W: EdgeWeights) -> float:
-    r"""$\sum_T p_T \|\hat\Omega_T - \Omega\|_F^2$ over all outcomes of a law."""
+    r"""$\sum_T p_T \|\hat\Omega_T - \Omega\|_F^2$ over all outcomes of a law (as in Lemma 3.2).
+
+    Example:
+        >>> from skewflow.samplers import Uniform
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> round(exact_variance(Uniform(2).law(W), W), 6)
+        124.0
+    """
     omega = W.dense()
     return sum(p * (t.dense(W) - omega).square().sum().item() for t, p in law)
 
@@ -25,7 +33,14 @@ def exact_variance(law: Law, W: EdgeWeights) -> float:
 def uniform_variance(W: EdgeWeights, block_size: BlockSize) -> float:
     r"""$\frac{d-s}{s-1}\|\Omega\|_F^2$ of the uniform law (Lemma 9.6); $(1/P(e) - 1)$ if uneven.
 
-    Lemma 9.5 gives the same for the h-regular law with $h(x) = x^2$: it buys nothing.
+    Lemma 9.5 gives the same for the h-regular law with $h(x) = x^2$, if no $h(G_T)$ is zero: it
+    buys nothing.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> uniform_variance(W, 2)
+        124.0
     """
     return (1 / float(edge_probability(W.d, block_size)) - 1) * W.squared_norm()
 
@@ -35,6 +50,12 @@ def h_regular_variance(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> f
 
     $\frac{\|h(\Omega)\|_1}{2W}\sum_T \frac{\|\Omega[T]\|_F^2}{h(G_T)} - \|\Omega\|_F^2$.
     The sum runs over all of T_s, so this is for small d.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> round(h_regular_variance(W, 2), 3)
+        30.571
     """
     total = 0.0
     for T in enumerate_partitions(W.d, block_size):
@@ -49,6 +70,12 @@ def optimal_variance(W: EdgeWeights, block_size: BlockSize) -> float:
     r"""The least variance of a law on T_s with weights $1/(W p_T)$ (Lemma 3.2).
 
     $\frac{2}{W^2}\left(\sum_T \sqrt{\sum_{e\in T} w_e^2}\right)^2 - \|\Omega\|_F^2$; small d only.
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> round(optimal_variance(W, 2), 3)
+        30.463
     """
     ways = num_partitions_with_edge(W.d, block_size)
     Z = sum(partition_norm(W, T) for T in enumerate_partitions(W.d, block_size))
@@ -60,6 +87,13 @@ def family_optimal_variance(W: EdgeWeights, family: Family) -> float:
 
     $2\left(\sum_T \sqrt{\sum_{e\in T} w_e^2}\right)^2 - \|\Omega\|_F^2$,
     in $O(d^2)$ given $\Omega$.
+
+    Example:
+        >>> from skewflow.tournaments import round_robin
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> round(family_optimal_variance(W, round_robin(4)), 3)
+        30.463
     """
     return 2 * family_sums(W, family, "square").sqrt().sum().item() ** 2 - W.squared_norm()
 
@@ -69,6 +103,13 @@ def family_h_variance(W: EdgeWeights, family: Family, h: H = "abs") -> float:
 
     $2K\sum_e w_e^2 / K(e) - \|\Omega\|_F^2$, where K(e) is h(G_T) of the member that holds e and K
     the sum over all edges. The paper's print lacks the factor 2.
+
+    Example:
+        >>> from skewflow.tournaments import round_robin
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> round(family_h_variance(W, round_robin(4)), 3)
+        30.571
     """
     K_T = family_sums(W, family, h)
     squares = family_sums(W, family, "square")
@@ -81,6 +122,12 @@ def sweep_variance(W: EdgeWeights, num_classes: int, m: int, *, replacement: boo
 
     With n members: $\frac{n-1}{m}\|\Omega\|_F^2$ with replacement, $(\frac nm - 1)\|\Omega\|_F^2$
     without, which is zero for a full sweep m = n (not in the paper).
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> [sweep_variance(W, 3, 2, replacement=again) for again in (True, False)]
+        [62.0, 31.0]
     """
     n = num_classes
     if not 1 <= m <= n:
@@ -90,18 +137,42 @@ def sweep_variance(W: EdgeWeights, num_classes: int, m: int, *, replacement: boo
 
 
 def horvitz_thompson_variance(W: EdgeWeights, inclusion: Float[Tensor, "d d"]) -> float:
-    r"""$2\sum_{i<j} w_{ij}^2 (1/\pi_{ij} - 1)$: edgewise weights $1/\pi$ (not in the paper)."""
+    r"""$2\sum_{i<j} w_{ij}^2 (1/\pi_{ij} - 1)$: edgewise weights $1/\pi$ (not in the paper).
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> horvitz_thompson_variance(W, torch.full((4, 4), 0.25))
+        186.0
+    """
     squares = W.dense().to(torch.float64).square()
     return torch.where(squares > 0, squares * (1 / inclusion - 1), squares).sum().item()
 
 
 def partition_norm(W: EdgeWeights, partition: Partition) -> float:
-    r"""$a_T = \sqrt{\sum_{e \in T} w_e^2}$, the optimal law's unnormalised weight (Lemma 3.2)."""
+    r"""$a_T = \sqrt{\sum_{e \in T} w_e^2}$, the optimal law's unnormalised weight (Lemma 3.2).
+
+    Example:
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> partition_norm(W, Partition.of([[0, 1], [2], [3]]))
+        5.0
+    """
     return partition_weight(W, partition, "square") ** 0.5
 
 
 def family_sums(W: EdgeWeights, family: Family, h: H) -> Float[Tensor, "n"]:
-    """h(G_T) of every member of a non-intersecting family at once, in O(d^2) given Omega."""
+    """h(G_T) of every member of a non-intersecting family, the K(e) of Lemma 9.7.
+
+    All at once, in O(d^2) given Omega.
+
+    Example:
+        >>> from skewflow.tournaments import round_robin
+        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
+        ...                                  [0, -1, -2, 0]]))
+        >>> family_sums(W, round_robin(4), "abs")
+        tensor([0., 2., 7.], dtype=torch.float64)
+    """
     i, j = torch.triu_indices(W.d, W.d, offset=1)
     values = h_values(h, W.dense().cpu()[i, j])
     sums = torch.zeros(len(family), dtype=torch.float64)

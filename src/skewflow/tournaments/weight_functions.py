@@ -21,7 +21,7 @@ WEIGHT_FUNCTIONS: dict[str, WeightFunction] = {
 
 
 def weight_function(h: H) -> WeightFunction:
-    """The callable behind `h`: a name, or a callable that is checked.
+    """The callable behind `h`: a name, or a callable that is checked (Definition 3.3).
 
     The definition asks for an even h with h(0) = 0. It must also be positive elsewhere: a T whose
     edges all have h = 0 is never drawn, and if their weights are not zero the estimate is biased.

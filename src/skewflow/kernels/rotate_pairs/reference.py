@@ -19,7 +19,7 @@ def rotate_pairs(
     theta: Float[Tensor, "m"],
     retraction: Literal["exp", "cayley"] = "exp",
 ) -> Float[Tensor, "d k"]:
-    r"""Rotate disjoint row pairs of `X`, in O(mk).
+    r"""Rotate disjoint row pairs of `X`, in O(mk) (Eq. 9).
 
     Rows (i, j) become $\cos\theta X_i + \sin\theta X_j$ and $\cos\theta X_j - \sin\theta X_i$,
     which is $\exp(\sum\theta H_{ij}) X$ because the pairs are disjoint. Cayley's rotates by
