@@ -29,7 +29,9 @@ def dense_step(
         d, k = X.shape[-2:]
         if retraction == "exp" and 2 * k < d:
             R = D - X @ (D.mT @ X)
-            return geodesic(X, -lr * R)
+            Y = geodesic(X, -lr * R)
+            polish_(Y)
+            return Y
         if retraction == "polar":
             R = D - X @ (D.mT @ X)
             return _nearest(X - lr * R)

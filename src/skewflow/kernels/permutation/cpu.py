@@ -1,0 +1,114 @@
+r"""`permute` in numba: pairings and orders, bit for bit those of the reference.
+
+Every number is a uint64 that is masked to 32 bits: numba turns an operation on a uint64 and an
+int64 into float64, so literals are named constants of the right type.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+import numpy as np
+from numba import njit
+
+from . import reference
+
+_MASK = np.uint64(0xFFFFFFFF)
+_GOLDEN = np.uint64(0x9E3779B9)
+_MIX_1 = np.uint64(0x85EBCA6B)
+_MIX_2 = np.uint64(0xC2B2AE35)
+_START = np.uint64(0x243F6A88)
+_1, _13, _16, _32 = (np.uint64(v) for v in (1, 13, 16, 32))
+
+
+num_rounds = njit(cache=True)(reference.num_rounds)
+
+
+@njit(cache=True)
+def mix(x):
+    """The reference's `mix` of one uint64 below 2^32."""
+    x = ((x ^ (x >> _16)) * _MIX_1) & _MASK
+    x = ((x ^ (x >> _13)) * _MIX_2) & _MASK
+    return x ^ (x >> _16)
+
+
+@njit(cache=True)
+def make_key(seed, stream, time):
+    """The reference's `make_key` of three uint64."""
+    key = mix((seed & _MASK) ^ _START)
+    key = mix(key ^ (seed >> _32))
+    key = mix(key ^ (stream & _MASK))
+    key = mix(key ^ (time & _MASK))
+    return mix(key ^ (time >> _32))
+
+
+@njit(cache=True)
+def _scramble(left, right, key, rounds, high_mask, low_mask):
+    """All rounds of the network on some points; one loop per half round, so that it vectorises."""
+    for _ in range(rounds):
+        for e in range(left.size):
+            left[e] ^= mix(right[e] ^ (key & _MASK)) & high_mask
+        key += _GOLDEN
+        for e in range(left.size):
+            right[e] ^= mix(left[e] ^ (key & _MASK)) & low_mask
+        key += _GOLDEN
+
+
+@njit(cache=True)
+def permute(points, d, key):
+    """The reference's `permute` of an array `points`, in place; `d` and `key` are uint64."""
+    bits = _1
+    while (d - _1) >> bits:
+        bits += _1
+    low = (bits + _1) >> _1
+    low_mask, high_mask = (_1 << low) - _1, (_1 << (bits - low)) - _1
+    rounds = num_rounds(d)
+    todo = np.arange(points.size)
+    while todo.size:
+        x = points[todo]
+        left, right = x >> low, x & low_mask
+        _scramble(left, right, key, rounds, high_mask, low_mask)
+        points[todo] = x = (left << low) | right
+        todo = todo[x >= d]
+
+
+@njit(cache=True)
+def fill_matching(pairs, start, d, seed, stream, step):
+    """The pairs number `start` and on of `matching_at`, as many as `pairs` holds.
+
+    Args:
+        pairs: Where they go, (2, m) uint32: pair q is ``pairs[:, q]``. The row that is left over
+            when d is odd is the last pair, number (d - 1) / 2, with itself.
+        start: Number of the first pair.
+        d: Number of rows.
+        seed: The optimiser's seed, uint64, as are the next two.
+        stream: Number of the matrix.
+        step: Steps done before.
+    """
+    odd, n = d % 2, d - 1 + d % 2
+    r = np.int64(step % np.uint64(n))
+    for e in range(pairs.shape[1]):
+        q = start + e + odd
+        first, second = r + q, r - q
+        pairs[0, e] = first - n if first >= n else first
+        pairs[1, e] = second + n if second < 0 else second
+        if q == 0:  # the row in the middle of the circle, paired with the last row
+            pairs[1, e] = d - 1
+        elif 2 * q > d:
+            pairs[:, e] = r
+    key = make_key(seed, stream, step // np.uint64(n))
+    permute(pairs.reshape(-1), np.uint64(d), key)
+
+
+@njit(cache=True)
+def fill_order(order, start, d, seed, stream, step):
+    """The places number `start` and on of `order_at`, as many as `order` (uint32) holds.
+
+    The other arguments are those of `fill_matching`.
+    """
+    for e in range(order.size):
+        order[e] = start + e
+    permute(order, np.uint64(d), make_key(seed, stream, step))
+
+
+def as_word(value: int) -> np.uint64:
+    """The two's complement of an int64, which the reference's shifts and masks see."""
+    return np.uint64(value & 0xFFFFFFFFFFFFFFFF)

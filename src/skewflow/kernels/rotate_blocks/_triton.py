@@ -1,0 +1,387 @@
+r"""Fused CUDA form of `step_blocks`: Gram matrices, small exponentials, application.
+
+Three launches. Each program of the first reads a stretch of the columns of one group of blocks and
+leaves its share of $S = D_B X_B^\top$; the second sums the shares in a fixed order and turns
+$A = -lr \cdot c\,(S - S^\top)$ into $E = \Gamma(A) - I$; the third adds $E X_B$ to $X_B$. Working
+with E instead of $\Gamma(A)$ makes every rounding error proportional to the step, so that small
+steps drift little. The products are of TF32 triples, as exact as float32 and much faster.
+
+A group is a block, or, for s < 16, as many blocks as fit the 16 rows that a tensor core multiplies:
+their joint A is block diagonal, and so is its exponential.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..permutation._triton import (
+    choose,
+    common_arguments,
+    load_direction,
+    load_key,
+    num_multiprocessors,
+    permute,
+    scale_of,
+    select,
+)
+from ..update import Update
+
+MAX_BLOCK_SIZE = 64
+"""Largest block whose exponential fits the shared memory of one program: 128 needs 256 KB."""
+
+
+@triton.jit
+def _start_of(block, small, larger):
+    """First place, in the shuffled order, of a block: the first `larger` have small + 1 rows."""
+    return block * small + tl.minimum(block, larger)
+
+
+@triton.jit
+def _block_of(place, small, larger):
+    """The block that holds a place of the shuffled order."""
+    return tl.where(place < larger * (small + 1), place // (small + 1), (place - larger) // small)
+
+
+@triton.jit
+def _find_rows(
+    group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK: tl.constexpr, S: tl.constexpr
+):
+    """The rows of a group of blocks, and which of the S lanes hold one."""
+    begin = _start_of(group * PACK, small, larger)
+    end = _start_of(tl.minimum((group + 1) * PACK, num_blocks), small, larger)
+    places = begin + tl.arange(0, S)
+    present = places < end
+    rows = permute(tl.where(present, places, 0), d, key, BITS, NUM_ROUNDS)
+    return rows.to(tl.int64), present
+
+
+@triton.jit(do_not_specialize=["first_stream", "seed"])
+def _gram(
+    X_ptr,
+    G_ptr,
+    M_ptr,
+    table_ptr,
+    step_ptr,
+    shares_ptr,
+    first_stream,
+    seed,
+    momentum: tl.float64,
+    n,
+    d,
+    k,
+    small,
+    larger,
+    num_blocks,
+    num_groups,
+    splits,
+    split_size,
+    stride_x,
+    stride_g,
+    stride_m,
+    X_TYPE: tl.constexpr,
+    G_TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    HAS_M: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    MAXIMIZE: tl.constexpr,
+    BITS: tl.constexpr,
+    NUM_ROUNDS: tl.constexpr,
+    PACK: tl.constexpr,
+    S: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    # Groups vary fastest: of a column-major X they read the same sectors, which L2 then holds.
+    pid = tl.program_id(0)
+    group, split = pid % num_groups, pid // num_groups % splits
+    matrix = pid // num_groups // splits
+    param, b = matrix // n, (matrix % n).to(tl.int64)
+    X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
+    G_ptr = choose(G_ptr, table_ptr, param, 1, G_TYPE, ALIGNED) + b * stride_g[0]
+    if HAS_M:
+        M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
+    mu = tl.full((), momentum, X_TYPE)
+    key = load_key(table_ptr, first_stream, param, b, seed, tl.load(step_ptr))
+    rows, present = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
+    rows, present = rows[:, None], present[:, None]
+    begin = split * split_size
+    end = tl.minimum(begin + split_size, k)
+    share = tl.zeros((S, S), tl.float32)
+    for start in range(begin, end, BLOCK_K):
+        cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
+        mask = present & (cols < end)
+        at_g, at_m = (
+            rows * stride_g[1] + cols * stride_g[2],
+            rows * stride_m[1] + cols * stride_m[2],
+        )
+        D = load_direction(G_ptr, M_ptr, at_g, at_m, mask, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
+        at = rows * stride_x[1] + cols * stride_x[2]
+        X = tl.load(X_ptr + at, mask=mask, other=0.0, eviction_policy="evict_last")
+        share = tl.dot(D, tl.trans(X), share, input_precision="tf32x3")
+    lane = tl.arange(0, S)
+    shares_ptr += ((matrix.to(tl.int64) * num_groups + group) * splits + split) * (S * S)
+    tl.store(shares_ptr + lane[:, None] * S + lane[None, :], share)
+
+
+@triton.jit
+def _product(A, B):
+    return tl.dot(A, B, input_precision="tf32x3")
+
+
+@triton.jit
+def _exponential(A, norm):
+    r"""$\exp(A) - I$ by scaling to norm 1/2, eight terms of the series, and squaring back."""
+    squarings = 0
+    while (norm > 0.5) & (squarings < 40):  # a bound, or an infinite norm would never end
+        norm *= 0.5
+        A *= 0.5
+        squarings += 1
+    A2 = _product(A, A)
+    A3 = _product(A2, A)
+    A4 = _product(A2, A2)
+    # The diagonal term A4 / 24 joins outside the product: there it costs no identity matrix.
+    tail = _product(A4, A / 120 + A2 / 720 + A3 / 5040 + A4 / 40320)
+    E = A + (A2 / 2 + (A3 / 6 + (A4 / 24 + tail)))
+    for _ in range(squarings):
+        E = 2 * E + _product(E, E)
+    return E
+
+
+@triton.jit
+def _cayley(A, norm, S: tl.constexpr):
+    r"""$(I - H)^{-1}(I + H) - I = 2 (I - H)^{-1} H$ with H = A / 2, by Newton's iteration.
+
+    For skew H, $(I - H)(I + H) = I - H^2$ has its spectrum in $[1, 1 + |H|^2]$, so that
+    $Z = \alpha (I + H)$ starts with the residual $|H|^2 / (2 + |H|^2) < 1$, squared in each round.
+    """
+    lane = tl.arange(0, S)
+    eye = (lane[:, None] == lane[None, :]).to(tl.float32)
+    H = 0.5 * A
+    square = 0.25 * norm * norm
+    Z = (eye + H) * (2.0 / (2.0 + square))
+    residual = square / (2.0 + square)
+    rounds = 0
+    while (residual > 1e-8) & (rounds < 30):
+        Z = 2 * Z - _product(Z, Z - _product(H, Z))
+        residual *= residual
+        rounds += 1
+    return 2 * _product(Z, H)
+
+
+@triton.jit
+def _retract(
+    shares_ptr,
+    E_ptr,
+    scale: tl.float64,
+    small,
+    larger,
+    num_blocks,
+    num_groups,
+    splits,
+    CAYLEY: tl.constexpr,
+    PACK: tl.constexpr,
+    S: tl.constexpr,
+):
+    pid = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(0) % num_groups
+    lane = tl.arange(0, S)
+    tile = lane[:, None] * S + lane[None, :]
+    shares_ptr += pid * splits * (S * S)
+    total = tl.zeros((S, S), tl.float32)
+    for first in range(0, splits, 4):
+        for ahead in tl.static_range(4):  # four loads in flight
+            split = first + ahead
+            inside = tile < tl.where(split < splits, S * S, 0)
+            total += tl.load(shares_ptr + split * (S * S) + tile, mask=inside, other=0.0)
+    places = _start_of(group * PACK, small, larger) + lane
+    block = _block_of(places, small, larger)
+    last = tl.minimum((group + 1) * PACK, num_blocks)
+    together = (block[:, None] == block[None, :]) & (block < last)[:, None]
+    A = tl.full((), scale, tl.float32) * (total - tl.trans(total))
+    A = tl.where(together, A, 0.0)
+    # The eigenvalues of a skew matrix come in pairs: its spectral norm is below |A|_F / sqrt(2).
+    norm = tl.sqrt(0.5 * tl.sum(tl.sum(A * A, axis=1), axis=0))
+    E = _cayley(A, norm, S) if CAYLEY else _exponential(A, norm)
+    # One Newton-Schulz step, R - R (R^T R - I) / 2, brings R = I + E back to orthogonal.
+    F = E + tl.trans(E) + _product(tl.trans(E), E)
+    E = E - 0.5 * (F + _product(E, F))
+    tl.store(E_ptr + pid * (S * S) + tile, E)
+
+
+@triton.jit(do_not_specialize=["first_stream", "seed"])
+def _apply(
+    X_ptr,
+    P_ptr,
+    table_ptr,
+    step_ptr,
+    E_ptr,
+    first_stream,
+    seed,
+    n,
+    d,
+    k,
+    small,
+    larger,
+    num_blocks,
+    num_groups,
+    splits,
+    split_size,
+    stride_x,
+    stride_p,
+    X_TYPE: tl.constexpr,
+    P_TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    HAS_P: tl.constexpr,
+    BITS: tl.constexpr,
+    NUM_ROUNDS: tl.constexpr,
+    PACK: tl.constexpr,
+    S: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    # Backwards: what the Gram matrices read last is still in L2.
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
+    group, split = pid % num_groups, pid // num_groups % splits
+    matrix = pid // num_groups // splits
+    param, b = matrix // n, (matrix % n).to(tl.int64)
+    X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
+    if HAS_P:
+        P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
+    key = load_key(table_ptr, first_stream, param, b, seed, tl.load(step_ptr))
+    rows, present = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
+    rows, present = rows[:, None], present[:, None]
+    lane = tl.arange(0, S)
+    E_ptr += (matrix.to(tl.int64) * num_groups + group) * (S * S)
+    E = tl.load(E_ptr + lane[:, None] * S + lane[None, :])
+    begin = split * split_size
+    end = tl.minimum(begin + split_size, k)
+    for start in range(begin, end, BLOCK_K):
+        cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
+        mask = present & (cols < end)
+        at = rows * stride_x[1] + cols * stride_x[2]
+        X = tl.load(X_ptr + at, mask=mask, other=0.0)
+        X += tl.dot(E, X, input_precision="tf32x3")
+        tl.store(X_ptr + at, X, mask=mask)
+        if HAS_P:
+            at_p = rows * stride_p[1] + cols * stride_p[2]
+            tl.store(P_ptr + at_p, X.to(P_TYPE), mask=mask)
+
+
+def step_blocks_(
+    Xs: Sequence[Tensor],
+    Gs: Sequence[Tensor],
+    Ms: Sequence[Tensor] | None,
+    Ps: Sequence[Tensor] | None,
+    step: Tensor,
+    update: Update,
+    streams: Sequence[int],
+    block_size: int,
+    **tuning: int,
+) -> None:
+    """`step_blocks` in place, on all parameters of one shape at once, without a synchronisation.
+
+    Args:
+        Xs: Points (n, d, k) of one shape and layout, float32; written to.
+        Gs: Euclidean gradients of one layout, in any float dtype.
+        Ms: Momentum buffers, float32, written to; or None.
+        Ps: Low-precision tensors of one layout that receive the rounded points; or None.
+        step: Steps done before, an int64 scalar on the device.
+        update: Step size, momentum and seed; its `stream` is not read.
+        streams: Number of the first matrix of each parameter.
+        block_size: s, between 2 and `MAX_BLOCK_SIZE`.
+        **tuning: Overrides of the launches: `splits`, `block_k`, `apply_splits`, `apply_block_k`,
+            `gram_warps`, `retract_warps`, `apply_warps`.
+
+    Raises:
+        ValueError: If the blocks are too large or the points not float32.
+    """
+    if block_size > MAX_BLOCK_SIZE:
+        raise ValueError(
+            f"`block_size` must be at most {MAX_BLOCK_SIZE} in the CUDA kernel: got {block_size}."
+        )
+    if Xs[0].dtype != torch.float32:
+        raise ValueError(f"the CUDA kernel of blocks needs float32 points: got {Xs[0].dtype}.")
+    for kernel, grid, arguments in plan(
+        Xs, Gs, Ms, Ps, step, update, streams, block_size, **tuning
+    ):
+        kernel[grid](**arguments)
+
+
+def plan(
+    Xs: Sequence[Tensor],
+    Gs: Sequence[Tensor],
+    Ms: Sequence[Tensor] | None,
+    Ps: Sequence[Tensor] | None,
+    step: Tensor,
+    update: Update,
+    streams: Sequence[int],
+    block_size: int,
+    **tuning: int,
+) -> list[tuple[Any, tuple[int], dict[str, Any]]]:
+    """The three launches of a step as (kernel, grid, arguments), so that each can be timed."""
+    X = Xs[0]
+    n, d, _ = X.shape
+    num_blocks = -(-d // block_size)
+    small, larger = divmod(d, num_blocks)
+    pack = max(1, 16 // (small + bool(larger)))
+    S = max(16, triton.next_power_of_2(small + bool(larger)))
+    num_groups, num_matrices = triton.cdiv(num_blocks, pack), len(Xs) * n
+    gram = _split(X, num_groups * num_matrices, tuning.get("splits"))
+    apply = _split(X, num_groups * num_matrices, tuning.get("apply_splits"))
+    arguments = {
+        **common_arguments(Xs, Gs, Ms, Ps, update, streams),
+        "step_ptr": step,
+        "shares_ptr": X.new_empty(num_matrices, num_groups, gram["splits"], S, S),
+        "E_ptr": X.new_empty(num_matrices, num_groups, S, S),
+        "scale": -update.lr * scale_of(d, block_size),
+        "CAYLEY": update.retraction == "cayley",
+        "small": small,
+        "larger": larger,
+        "num_blocks": num_blocks,
+        "num_groups": num_groups,
+        "PACK": pack,
+        "S": S,
+    }
+    return [
+        (
+            _gram,
+            (num_matrices * num_groups * gram["splits"],),
+            {
+                **select(arguments, _gram),
+                **gram,
+                "BLOCK_K": tuning.get("block_k", 128 if S <= 16 else 64),
+                "num_warps": tuning.get("gram_warps", 4),
+            },
+        ),
+        (
+            _retract,
+            (num_matrices * num_groups,),
+            {
+                **select(arguments, _retract),
+                "splits": gram["splits"],
+                "num_warps": tuning.get("retract_warps", 1 if S == 16 else 4),
+            },
+        ),
+        (
+            _apply,
+            (num_matrices * num_groups * apply["splits"],),
+            {
+                **select(arguments, _apply),
+                **apply,
+                "BLOCK_K": tuning.get("apply_block_k", 128 if S <= 32 else 64),
+                "num_warps": tuning.get("apply_warps", 4),
+            },
+        ),
+    ]
+
+
+def _split(X: Tensor, num_programs: int, splits: int | None) -> dict[str, int]:
+    """Stretches of the columns: six programs a multiprocessor, none under 256 columns."""
+    k = X.shape[-1]
+    wanted = splits or max(1, min(6 * num_multiprocessors(X.device) // num_programs, k // 256))
+    size = triton.cdiv(triton.cdiv(k, wanted), 16) * 16  # 16, so that the loads stay wide
+    return {"splits": triton.cdiv(k, size), "split_size": size}

@@ -1,0 +1,397 @@
+r"""Fused CUDA form of `step_pairs`: one pass over the rows, or two over the columns.
+
+Rows i and j of X turn as $X_i + (\cos\theta - 1) X_i + \sin\theta X_j$: the small number
+$\cos\theta - 1 = -2\sin^2(\theta/2)$ keeps digits that $\cos\theta$ rounds away, and with them the
+length of the rows over many steps. Swapping i and j turns the sign of $\theta$, so which of the two
+comes first does not matter.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..permutation._triton import (
+    choose,
+    common_arguments,
+    find_pairs,
+    find_partners,
+    find_round,
+    load_direction,
+    load_key,
+    match_columns,
+    num_multiprocessors,
+    scale_of,
+    select,
+)
+from ..update import Update
+
+MAX_ONE_PASS = 8192
+"""Longest row that one program holds at once."""
+MAX_COLUMNS = 16384
+"""Largest d of the column action: one program holds a storage row."""
+MAX_SMALL = 65536
+"""Most elements of a matrix that one program turns alone."""
+
+
+@triton.jit
+def _turn(theta, CAYLEY: tl.constexpr):
+    half = 0.5 * theta
+    if CAYLEY:
+        sine = 2.0 * half / (1.0 + half * half)
+        lost = -half * sine
+    else:
+        s = tl.sin(half)
+        sine = 2.0 * s * tl.cos(half)
+        lost = -2.0 * s * s
+    return lost, sine
+
+
+@triton.jit(do_not_specialize=["first_stream", "seed"])
+def _rotate_rows(
+    X_ptr,
+    G_ptr,
+    M_ptr,
+    P_ptr,
+    table_ptr,
+    step_ptr,
+    first_stream,
+    seed,
+    scale: tl.float64,
+    momentum: tl.float64,
+    n,
+    d,
+    k,
+    num_groups,
+    stride_x,
+    stride_g,
+    stride_m,
+    stride_p,
+    X_TYPE: tl.constexpr,
+    G_TYPE: tl.constexpr,
+    P_TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    HAS_M: tl.constexpr,
+    HAS_P: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    MAXIMIZE: tl.constexpr,
+    CAYLEY: tl.constexpr,
+    BITS: tl.constexpr,
+    NUM_ROUNDS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ONE_PASS: tl.constexpr,
+):
+    group = tl.program_id(0) % num_groups
+    matrix = tl.program_id(0) // num_groups
+    param, b = matrix // n, (matrix % n).to(tl.int64)
+    X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
+    G_ptr = choose(G_ptr, table_ptr, param, 1, G_TYPE, ALIGNED) + b * stride_g[0]
+    if HAS_M:
+        M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
+    if HAS_P:
+        P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
+    mu = tl.full((), momentum, X_TYPE)
+
+    r, sweep, num_rounds = find_round(step_ptr, d)
+    key = load_key(table_ptr, first_stream, param, b, seed, sweep)
+    q = group * PAIRS + tl.arange(0, PAIRS)
+    present = q < (d + 1) // 2
+    q = tl.where(present, q, 0)
+    i, j = find_pairs(q, d, r, num_rounds, key, BITS, NUM_ROUNDS)
+    i, j = i[:, None], j[:, None]
+    mask_i = present[:, None]
+    # A row left over is its own partner: read as zeros it turns by nothing, and moves once.
+    mask_j = mask_i & (i != j)
+
+    cols = tl.arange(0, BLOCK_K)[None, :].to(tl.int64)
+    if ONE_PASS:
+        in_i, in_j = mask_i & (cols < k), mask_j & (cols < k)
+        at_i, at_j = i * stride_x[1] + cols * stride_x[2], j * stride_x[1] + cols * stride_x[2]
+        Xi = tl.load(X_ptr + at_i, mask=in_i, other=0.0)
+        Xj = tl.load(X_ptr + at_j, mask=in_j, other=0.0)
+        g_i, g_j = i * stride_g[1] + cols * stride_g[2], j * stride_g[1] + cols * stride_g[2]
+        m_i, m_j = i * stride_m[1] + cols * stride_m[2], j * stride_m[1] + cols * stride_m[2]
+        Di = load_direction(G_ptr, M_ptr, g_i, m_i, in_i, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
+        Dj = load_direction(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
+        omega = tl.sum(Di * Xj - Xi * Dj, axis=1)
+        lost, sine = _turn(tl.full((), scale, X_TYPE) * omega, CAYLEY)
+        lost, sine = lost[:, None], sine[:, None]
+        Yi = Xi + (lost * Xi + sine * Xj)
+        Yj = Xj + (lost * Xj - sine * Xi)
+        tl.store(X_ptr + at_i, Yi, mask=in_i)
+        tl.store(X_ptr + at_j, Yj, mask=in_j)
+        if HAS_P:
+            tl.store(P_ptr + i * stride_p[1] + cols * stride_p[2], Yi.to(P_TYPE), mask=in_i)
+            tl.store(P_ptr + j * stride_p[1] + cols * stride_p[2], Yj.to(P_TYPE), mask=in_j)
+    else:
+        total = tl.zeros((PAIRS, BLOCK_K), X_TYPE)
+        for start in range(0, k, BLOCK_K):
+            c = start + cols
+            in_i, in_j = mask_i & (c < k), mask_j & (c < k)
+            at_i, at_j = i * stride_x[1] + c * stride_x[2], j * stride_x[1] + c * stride_x[2]
+            Xi = tl.load(X_ptr + at_i, mask=in_i, other=0.0, eviction_policy="evict_last")
+            Xj = tl.load(X_ptr + at_j, mask=in_j, other=0.0, eviction_policy="evict_last")
+            g_i, g_j = i * stride_g[1] + c * stride_g[2], j * stride_g[1] + c * stride_g[2]
+            m_i, m_j = i * stride_m[1] + c * stride_m[2], j * stride_m[1] + c * stride_m[2]
+            Di = load_direction(G_ptr, M_ptr, g_i, m_i, in_i, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
+            Dj = load_direction(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
+            total += Di * Xj - Xi * Dj
+        omega = tl.sum(total, axis=1)
+        lost, sine = _turn(tl.full((), scale, X_TYPE) * omega, CAYLEY)
+        lost, sine = lost[:, None], sine[:, None]
+        for start in range(0, k, BLOCK_K):
+            c = start + cols
+            in_i, in_j = mask_i & (c < k), mask_j & (c < k)
+            at_i, at_j = i * stride_x[1] + c * stride_x[2], j * stride_x[1] + c * stride_x[2]
+            Xi = tl.load(X_ptr + at_i, mask=in_i, other=0.0)
+            Xj = tl.load(X_ptr + at_j, mask=in_j, other=0.0)
+            Yi = Xi + (lost * Xi + sine * Xj)
+            Yj = Xj + (lost * Xj - sine * Xi)
+            tl.store(X_ptr + at_i, Yi, mask=in_i)
+            tl.store(X_ptr + at_j, Yj, mask=in_j)
+            if HAS_P:
+                tl.store(P_ptr + i * stride_p[1] + c * stride_p[2], Yi.to(P_TYPE), mask=in_i)
+                tl.store(P_ptr + j * stride_p[1] + c * stride_p[2], Yj.to(P_TYPE), mask=in_j)
+
+
+@triton.jit
+def _turn_columns(
+    partners_ptr,
+    sums_ptr,
+    turns_ptr,
+    scale: tl.float64,
+    d,
+    num_chunks,
+    num_tiles,
+    X_TYPE: tl.constexpr,
+    CAYLEY: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
+    cols = tl.program_id(0) % num_tiles * BLOCK_D + tl.arange(0, BLOCK_D)
+    mask = cols < d
+    partners = tl.load(partners_ptr + matrix * d + cols, mask=mask, other=0)
+    sums_ptr += matrix * num_chunks * d
+    # The same order of the chunks at i and at j, so that their angles are exactly opposite.
+    own, other = tl.zeros((BLOCK_D,), X_TYPE), tl.zeros((BLOCK_D,), X_TYPE)
+    for _ in range(num_chunks):
+        own += tl.load(sums_ptr + cols, mask=mask, other=0.0)
+        other += tl.load(sums_ptr + partners, mask=mask, other=0.0)
+        sums_ptr += d
+    lost, sine = _turn(tl.full((), scale, X_TYPE) * (own - other), CAYLEY)
+    tl.store(turns_ptr + 2 * matrix * d + cols, lost, mask=mask)
+    tl.store(turns_ptr + (2 * matrix + 1) * d + cols, sine, mask=mask)
+
+
+@triton.jit(do_not_specialize=["first_stream", "seed"])
+def _rotate_columns(
+    X_ptr,
+    G_ptr,
+    M_ptr,
+    P_ptr,
+    table_ptr,
+    step_ptr,
+    partners_ptr,
+    sums_ptr,
+    turns_ptr,
+    first_stream,
+    seed,
+    scale: tl.float64,
+    momentum: tl.float64,
+    n,
+    d,
+    k,
+    num_chunks,
+    chunk_size,
+    stride_x,
+    stride_g,
+    stride_m,
+    stride_p,
+    X_TYPE: tl.constexpr,
+    G_TYPE: tl.constexpr,
+    P_TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    HAS_M: tl.constexpr,
+    HAS_P: tl.constexpr,
+    NESTEROV: tl.constexpr,
+    MAXIMIZE: tl.constexpr,
+    CAYLEY: tl.constexpr,
+    BITS: tl.constexpr,
+    NUM_ROUNDS: tl.constexpr,
+    SUM: tl.constexpr,
+    ROTATE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Both phases when SUM and ROTATE are set, for a matrix that one program turns alone."""
+    matrix = tl.program_id(0) // num_chunks
+    chunk = tl.program_id(0) % num_chunks
+    param, b = matrix // n, (matrix % n).to(tl.int64)
+    matrix = matrix.to(tl.int64)
+    X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
+    cols = tl.arange(0, BLOCK_D)
+    in_d = cols < d
+    if SUM and ROTATE:
+        r, sweep, num_rounds = find_round(step_ptr, d)
+        key = load_key(table_ptr, first_stream, param, b, seed, sweep)
+        partners = find_partners(cols, d, r, num_rounds, key, BITS, NUM_ROUNDS)
+    else:
+        partners = tl.load(partners_ptr + matrix * d + cols, mask=in_d, other=0)
+    begin = chunk * chunk_size
+    end = tl.minimum(begin + chunk_size, k)
+    # X has stride_d = 1 here, so 32 bits hold a place in a row, and half the registers do.
+    at_d, at_partner = cols[None, :].to(tl.int64), partners[None, :] * stride_x[1]
+    lanes = tl.arange(0, ROWS)[:, None]
+
+    if SUM:
+        G_ptr = choose(G_ptr, table_ptr, param, 1, G_TYPE, ALIGNED) + b * stride_g[0]
+        if HAS_M:
+            M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
+        mu = tl.full((), momentum, X_TYPE)
+        total = tl.zeros((ROWS, BLOCK_D), X_TYPE)
+        for start in range(begin, end, ROWS):
+            rows = (start + lanes).to(tl.int64)
+            mask = (rows < end) & in_d[None, :]
+            at_g, at_m = (
+                rows * stride_g[2] + at_d * stride_g[1],
+                rows * stride_m[2] + at_d * stride_m[1],
+            )
+            D = load_direction(
+                G_ptr, M_ptr, at_g, at_m, mask, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE
+            )
+            total += D * tl.load(X_ptr + rows * stride_x[2] + at_partner, mask=mask, other=0.0)
+        sums = tl.sum(total, axis=0)
+        sums_ptr += (matrix * num_chunks + chunk) * d
+        tl.store(sums_ptr + cols, sums, mask=in_d)
+
+    if ROTATE:
+        if SUM:
+            tl.debug_barrier()  # the sums of the other threads
+            sums -= tl.load(sums_ptr + partners, mask=in_d, other=0.0)
+            lost, sine = _turn(tl.full((), scale, X_TYPE) * sums, CAYLEY)
+        else:
+            lost = tl.load(turns_ptr + 2 * matrix * d + cols, mask=in_d, other=0.0)
+            sine = tl.load(turns_ptr + (2 * matrix + 1) * d + cols, mask=in_d, other=0.0)
+        if HAS_P:
+            P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
+        for start in range(begin, end, ROWS):
+            rows = (start + lanes).to(tl.int64)
+            mask = (rows < end) & in_d[None, :]
+            at = rows * stride_x[2] + at_d * stride_x[1]
+            X = tl.load(X_ptr + at, mask=mask, other=0.0)
+            other = tl.load(X_ptr + rows * stride_x[2] + at_partner, mask=mask, other=0.0)
+            tl.debug_barrier()  # every thread has read the row before one writes to it
+            Y = X + (lost[None, :] * X + sine[None, :] * other)
+            tl.store(X_ptr + at, Y, mask=mask)
+            if HAS_P:
+                at_p = rows * stride_p[2] + at_d * stride_p[1]
+                tl.store(P_ptr + at_p, Y.to(P_TYPE), mask=mask)
+
+
+def step_pairs_(
+    Xs: Sequence[Tensor],
+    Gs: Sequence[Tensor],
+    Ms: Sequence[Tensor] | None,
+    Ps: Sequence[Tensor] | None,
+    step: Tensor,
+    update: Update,
+    streams: Sequence[int],
+    **tuning: int,
+) -> None:
+    """`step_pairs` in place, on all parameters of one shape at once, without a synchronisation.
+
+    Args:
+        Xs: Points (n, d, k) of one shape, dtype (float32 or float64) and layout; written to.
+        Gs: Euclidean gradients of one layout, in any float dtype.
+        Ms: Momentum buffers in the dtype of the points, written to; or None.
+        Ps: Low-precision tensors of one layout that receive the rounded points; or None.
+        step: Steps done before, an int64 scalar on the device.
+        update: Step size, momentum and seed; its `stream` is not read.
+        streams: Number of the first matrix of each parameter.
+        **tuning: Overrides of the launch: `pairs`, `block_k`, `num_warps`; `rows`, `chunks`.
+    """
+    arguments = {
+        **common_arguments(Xs, Gs, Ms, Ps, update, streams),
+        "step_ptr": step,
+        "scale": -update.lr * scale_of(Xs[0].shape[-2], 2),
+        "CAYLEY": update.retraction == "cayley",
+    }
+    X = Xs[0]
+    if X.stride(-1) != 1 and X.stride(-2) == 1:
+        _step_columns(X, len(Xs) * X.shape[0], arguments, tuning)
+    else:
+        _step_rows(X, len(Xs) * X.shape[0], arguments, tuning)
+
+
+def _step_rows(
+    X: Tensor, num_matrices: int, arguments: dict[str, Any], tuning: dict[str, int]
+) -> None:
+    _, d, k = X.shape
+    longest = MAX_ONE_PASS * 4 // X.element_size()
+    block_k = tuning.get("block_k", min(triton.next_power_of_2(k), longest))
+    many = min(1024 // block_k, 128, triton.next_power_of_2((d + 1) // 2))
+    pairs = tuning.get("pairs", many if block_k < 256 else 1)
+    # At most 8 elements of a row in a thread: four rows are held at once.
+    default_warps = max(4, min(32, pairs * block_k * X.element_size() // 1024))
+    num_groups = triton.cdiv((d + 1) // 2, pairs)
+    _rotate_rows[(num_groups * num_matrices,)](
+        **select(arguments, _rotate_rows),
+        num_groups=num_groups,
+        PAIRS=pairs,
+        BLOCK_K=block_k,
+        ONE_PASS=block_k >= k,
+        num_warps=tuning.get("num_warps", default_warps),
+    )
+
+
+def _step_columns(
+    X: Tensor, num_matrices: int, arguments: dict[str, Any], tuning: dict[str, int]
+) -> None:
+    _, d, k = X.shape
+    if d > MAX_COLUMNS:
+        raise ValueError(
+            f"the CUDA kernel of pairs turns the columns of storage rows up to {MAX_COLUMNS} long: "
+            f"got d={d}. Make the points row-major, or use the reference."
+        )
+    block_d = triton.next_power_of_2(d)
+    small = d * k <= MAX_SMALL and "chunks" not in tuning
+    tile = max(block_d, 8192 if small else 4096)
+    rows = tuning.get("rows", min(tile // block_d, triton.next_power_of_2(k)))
+    num_warps = tuning.get("num_warps", max(4, min(16, rows * block_d // 256)))
+    chunks = 1 if small else tuning.get("chunks", _num_chunks(X, k, rows, num_matrices))
+    chunk_size = triton.cdiv(k, chunks)
+    arguments |= {
+        "num_chunks": chunks,
+        "chunk_size": chunk_size,
+        "partners_ptr": None,
+        "turns_ptr": None,
+        "sums_ptr": X.new_empty(num_matrices, chunks, d),
+        "BLOCK_D": block_d,
+        "ROWS": rows,
+    }
+    grid = (num_matrices * chunks,)
+    columns = _rotate_columns
+    if small:
+        columns[grid](**select(arguments, columns), SUM=True, ROTATE=True, num_warps=num_warps)
+        return
+    arguments["partners_ptr"] = X.new_empty(num_matrices, d, dtype=torch.int32)
+    arguments["turns_ptr"] = X.new_empty(num_matrices, 2, d)
+    num_tiles = triton.cdiv(d, 256)
+    tiles = {"num_tiles": num_tiles, "BLOCK_D": 256}
+    tiled = {name: value for name, value in arguments.items() if name not in tiles}
+    match_columns[(num_matrices * num_tiles,)](**select(tiled, match_columns), **tiles)
+    columns[grid](**select(arguments, columns), SUM=True, ROTATE=False, num_warps=num_warps)
+    _turn_columns[(num_matrices * num_tiles,)](**select(tiled, _turn_columns), **tiles)
+    columns[grid](**select(arguments, columns), SUM=False, ROTATE=True, num_warps=num_warps)
+
+
+def _num_chunks(X: Tensor, k: int, rows: int, num_matrices: int) -> int:
+    """About four programs for each multiprocessor, none without a tile of rows to do."""
+    programs = 4 * num_multiprocessors(X.device)
+    return max(1, min(triton.cdiv(k, rows), programs // num_matrices))

@@ -1,0 +1,447 @@
+r"""`step_pairs` in numba: in place, parallel, the same bits for any number of threads.
+
+Where rows lie contiguous (a tall weight), a task takes a few pairs: one loop over both rows for the
+momentum and the angle, one to turn them while they are in the cache, so that memory is read and
+written once, as SGD does. Where columns do (a wide weight seen transposed), pairs are scattered
+over a line of memory, so one pass over the lines sums all angles and a second turns all pairs.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray, njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+from ...tournaments.counting import edge_probability
+from ..permutation.cpu import as_word, fill_matching
+from ..update import Update
+
+PRANGE_ONLY = {
+    "prange": True,
+    "comprehension": False,
+    "reduction": False,
+    "inplace_binop": False,
+    "setitem": False,
+    "numpy": False,
+    "stencil": False,
+    "fusion": False,
+}
+"""Only the loops that say so run in parallel; looking for more makes compilation slow."""
+
+FAST = {"contract", "reassoc", "nsz", "arcp"}
+"""What lets a sum vectorise; NaN and infinity keep their meaning."""
+
+CACHE_LINE = 64
+SEGMENT = 256
+"""Entries of a row that are worked on at once, while as many of the next pair are asked for."""
+
+PREFETCH_UP_TO = 8192
+"""Longer rows would push one another out of the second-level cache."""
+
+PAIRS_PER_TASK = 16
+UNBOUNDED = 2**48
+"""More entries than any tensor has."""
+
+LINES_PER_TASK = 128
+"""Lines of memory whose products one task of the column action adds up."""
+
+
+class Plan(NamedTuple):
+    r"""The numbers of a step for the compiled loops, reals in the dtype of the point.
+
+    $M \leftarrow \mu M + \sigma G$ and $D = a G + b M$; a plane turns by `angle` times its entry of
+    $D X^\top - X D^\top$, or by Cayley's angle.
+    """
+
+    seed: np.uint64
+    stream: np.uint64
+    use_momentum: bool
+    cayley: bool
+    angle: float
+    mu: np.floating[Any]
+    sigma: np.floating[Any]
+    a: np.floating[Any]
+    b: np.floating[Any]
+
+
+@lru_cache(maxsize=1024)
+def make_plan(
+    update: Update, use_momentum: bool, dtype: torch.dtype, d: int, block_size: int
+) -> Plan:
+    """The plan of an update; kept, because its Python costs as much as turning many pairs."""
+    as_real = np.float32 if dtype == torch.float32 else np.float64
+    sigma = -1.0 if update.maximize else 1.0
+    a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)
+    return Plan(
+        seed=as_word(update.seed),
+        stream=as_word(update.stream),
+        use_momentum=use_momentum,
+        cayley=update.retraction == "cayley",
+        # Without momentum the loops take G itself for D, so its sign goes into the angle.
+        angle=-update.lr / float(edge_probability(d, block_size)) * (1 if use_momentum else sigma),
+        mu=as_real(update.momentum),
+        sigma=as_real(sigma),
+        a=as_real(a),
+        b=as_real(b),
+    )
+
+
+def addresses(*tensors: Tensor | None) -> tuple[int, ...]:
+    """Where the first entries lie; 0 for None."""
+    return tuple(0 if A is None else A.data_ptr() for A in tensors)
+
+
+def strides(*tensors: Tensor | None) -> tuple[tuple[int, ...], ...]:
+    """The strides in entries; zeros for None."""
+    return tuple((0, 0, 0) if A is None else A.stride() for A in tensors)
+
+
+def mark_written(*tensors: Tensor | None) -> None:
+    """Tell autograd, which does not see numba write, that these have changed."""
+    for A in tensors:
+        if A is not None and not A.is_inference():
+            torch.autograd.graph.increment_version(A)
+
+
+def step_pairs_(
+    X: Float[Tensor, "n d k"],
+    G: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
+    step: Int[Tensor, ""],
+    update: Update,
+) -> None:
+    """`step_pairs` in place on CPU tensors: `X` and `M` move on, `G` stays.
+
+    Fast for contiguous rows and for contiguous columns; other strides go through a copy.
+
+    Args:
+        X: Points, n matrices with orthonormal columns, float32 or float64.
+        G: Euclidean gradients.
+        M: Momentum buffers, or None.
+        step: Steps done before.
+        update: Step size, momentum and seed.
+
+    Example:
+        >>> X, G = torch.eye(4).repeat(1, 1, 1), torch.ones(1, 4, 4).triu()
+        >>> step_pairs_(X, G, None, torch.tensor(0), Update(lr=0.1))
+        >>> bool(torch.allclose(X.mT @ X, torch.eye(4), atol=1e-6))
+        True
+    """
+    columns = X.stride(-1) != 1 and X.stride(-2) == 1
+    Xc, Gc = _in_layout(X, columns), _in_layout(G.to(X.dtype), columns)
+    Mc = None if M is None else _in_layout(M, columns)
+    plan = make_plan(update, M is not None, X.dtype, X.shape[1], 2)
+    turn = _turn_columns if columns else _turn_rows
+    turn(addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), step.item(), plan)
+    for A, Ac in ((X, Xc), (M, Mc)):
+        if A is not None and Ac is not None and A is not Ac:
+            A.copy_(Ac)
+    mark_written(X, M)
+
+
+def _in_layout(A: Tensor, columns: bool) -> Tensor:
+    """`A` itself where its rows (or columns) are contiguous, else a copy whose are."""
+    if A.stride(-2 if columns else -1) == 1:
+        return A
+    return A.mT.contiguous().mT if columns else A.contiguous()
+
+
+@intrinsic
+def _pointer(typing_context, address, like):
+    """The integer `address` as a pointer to numbers of the type of `like`."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like)(types.intp, like), codegen
+
+
+@njit(cache=True)
+def memories(addresses, plan):
+    """Vectors of everything from each address on; strides say where in them the tensors lie.
+
+    Not by ``Tensor.numpy()``, which takes ten microseconds for three tensors, and more in a cold
+    cache.
+    """
+    x, g, m = addresses
+    return (
+        carray(_pointer(x, plan.mu), UNBOUNDED),
+        carray(_pointer(g, plan.mu), UNBOUNDED),
+        carray(_pointer(m, plan.mu), UNBOUNDED),
+    )
+
+
+@njit(cache=True)
+def plane_angle(omega, plan):
+    """The angle of a plane from its entry of D X^T - X D^T, in float64."""
+    theta = plan.angle * np.float64(omega)
+    return 2.0 * math.atan(theta / 2.0) if plan.cayley else theta
+
+
+@intrinsic
+def _prefetch_line(typing_context, array, index):
+    """Ask for the cache line of ``array[index]``, for the second level; never faults."""
+
+    def codegen(context, builder, signature, args):
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [address, word(0), word(2), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+@njit(cache=True)
+def prefetch(array, start, size):
+    """Ask for `size` entries from `start` on."""
+    for t in range(start, start + size, CACHE_LINE // array.itemsize):
+        _prefetch_line(array, t)
+
+
+@njit(cache=True, fastmath=FAST)
+def advance(m, g, plan):
+    """The new momentum of one row, in place."""
+    mu, sigma = plan.mu, plan.sigma
+    for t in range(m.size):
+        m[t] = mu * m[t] + sigma * g[t]
+
+
+@njit(cache=True, fastmath=FAST)
+def fill_direction(out, g, m, plan):
+    """The direction of one row, from its new momentum."""
+    a, b = plan.a, plan.b
+    for t in range(m.size):
+        out[t] = a * g[t] + b * m[t]
+
+
+@njit(cache=True, fastmath=FAST)
+def _plain_entry(xi, xj, gi, gj):
+    omega = xi[0] * 0
+    for t in range(xi.size):
+        omega += gi[t] * xj[t] - xi[t] * gj[t]
+    return omega
+
+
+@njit(cache=True, fastmath=FAST)
+def _momentum_entry(xi, xj, gi, gj, mi, mj, plan):
+    """The entry of a pair, its momentum moved on in the same loop."""
+    mu, sigma, a, b = plan.mu, plan.sigma, plan.a, plan.b
+    omega = xi[0] * 0
+    for t in range(xi.size):
+        mi[t] = mu * mi[t] + sigma * gi[t]
+        mj[t] = mu * mj[t] + sigma * gj[t]
+        omega += (a * gi[t] + b * mi[t]) * xj[t] - xi[t] * (a * gj[t] + b * mj[t])
+    return omega
+
+
+@njit(cache=True, fastmath=FAST)
+def _turn(xi, xj, c, s):
+    for t in range(xi.size):
+        u, v = xi[t], xj[t]
+        xi[t] = c * u + s * v
+        xj[t] = c * v - s * u
+
+
+@njit(cache=True)
+def _entry(x, g, m, here, ahead, k, plan):
+    """The entry of one pair; meanwhile the points of the pair `ahead` are asked for."""
+    xi, xj, gi, gj, mi, mj = here
+    omega = 0.0
+    for t in range(0, k, SEGMENT):
+        if k <= PREFETCH_UP_TO:
+            prefetch(x, ahead[0] + t, SEGMENT)
+            prefetch(x, ahead[1] + t, SEGMENT)
+        w = min(SEGMENT, k - t)
+        ui, uj, vi, vj = x[xi + t :][:w], x[xj + t :][:w], g[gi + t :][:w], g[gj + t :][:w]
+        if plan.use_momentum:
+            omega += _momentum_entry(ui, uj, vi, vj, m[mi + t :][:w], m[mj + t :][:w], plan)
+        else:
+            omega += _plain_entry(ui, uj, vi, vj)
+    return omega
+
+
+@njit(cache=True)
+def _turn_pair(x, g, m, here, ahead, k, plan):
+    """Turn one pair of rows; `here` and `ahead` say where its and the next pair's rows begin."""
+    xi, xj, gi, _, mi, _ = here
+    if xi == xj:
+        if plan.use_momentum:
+            advance(m[mi : mi + k], g[gi : gi + k], plan)
+        return
+    theta = plane_angle(_entry(x, g, m, here, ahead, k, plan), plan)
+    c, s = x.dtype.type(math.cos(theta)), x.dtype.type(math.sin(theta))
+    for t in range(0, k, SEGMENT):
+        if k <= PREFETCH_UP_TO:
+            prefetch(g, ahead[2] + t, SEGMENT)
+            prefetch(g, ahead[3] + t, SEGMENT)
+            if plan.use_momentum:
+                prefetch(m, ahead[4] + t, SEGMENT)
+                prefetch(m, ahead[5] + t, SEGMENT)
+        w = min(SEGMENT, k - t)
+        _turn(x[xi + t :][:w], x[xj + t :][:w], c, s)
+
+
+@njit(cache=True)
+def _begin(b, i, j, xs, gs, ms):
+    """Where the rows i and j of matrix b begin in the memory of X, G and M."""
+    return (
+        b * xs[0] + i * xs[1],
+        b * xs[0] + j * xs[1],
+        b * gs[0] + i * gs[1],
+        b * gs[0] + j * gs[1],
+        b * ms[0] + i * ms[1],
+        b * ms[0] + j * ms[1],
+    )
+
+
+@njit(parallel=PRANGE_ONLY, cache=True)
+def _turn_rows(addresses, strides, shape, step, plan):
+    (n, d, k), (xs, gs, ms) = shape, strides
+    x, g, m = memories(addresses, plan)
+    num_pairs = (d + 1) // 2
+    tasks = (num_pairs + PAIRS_PER_TASK - 1) // PAIRS_PER_TASK
+    for task in prange(n * tasks):
+        b, start = task // tasks, task % tasks * PAIRS_PER_TASK
+        pairs = np.empty((2, min(PAIRS_PER_TASK, num_pairs - start)), np.uint32)
+        fill_matching(pairs, start, d, plan.seed, plan.stream + np.uint64(b), np.uint64(step))
+        ahead = _begin(b, np.int64(pairs[0, 0]), np.int64(pairs[1, 0]), xs, gs, ms)
+        for q in range(pairs.shape[1]):
+            here, after = ahead, min(q + 1, pairs.shape[1] - 1)
+            ahead = _begin(b, np.int64(pairs[0, after]), np.int64(pairs[1, after]), xs, gs, ms)
+            _turn_pair(x, g, m, here, ahead, k, plan)
+
+
+@njit(cache=True)
+def _fill_partners(partner, sign, d, seed, stream, step):
+    """Who is paired with each row; the sign is +1 for the first of a pair, 0 for one alone."""
+    pairs = np.empty((2, (d + 1) // 2), np.uint32)
+    fill_matching(pairs, 0, d, seed, stream, step)
+    for q in range(pairs.shape[1]):
+        i, j = pairs[0, q], pairs[1, q]
+        partner[i], partner[j] = j, i
+        sign[i], sign[j] = 1.0, -1.0
+        if i == j:
+            sign[i] = 0.0
+
+
+@njit(cache=True, fastmath=FAST)
+def _add_products(total, partner, x, u):
+    """Add to the total of each row its product with its partner, over four lines of memory."""
+    x0, x1, x2, x3 = x
+    u0, u1, u2, u3 = u
+    for i in range(total.size):
+        j = partner[i]
+        total[i] += (u0[i] * x0[j] + u1[i] * x1[j]) + (u2[i] * x2[j] + u3[i] * x3[j])
+
+
+@njit(cache=True, fastmath=FAST)
+def _pick(out, x, partner):
+    for i in range(out.size):
+        out[i] = x[partner[i]]
+
+
+@njit(cache=True, fastmath=FAST)
+def _turn_line(x, other, c, s):
+    for i in range(x.size):
+        x[i] = c[i] * x[i] + s[i] * other[i]
+
+
+@njit(cache=True)
+def _line(x, xs, b, t, d):
+    """Line t of matrix b: the contiguous column t of its d rows."""
+    return x[b * xs[0] + t * xs[2] :][:d]
+
+
+@njit(cache=True)
+def _direction_line(out, zeros, g, m, gs, ms, b, t, d, end, plan):
+    """The direction along line t: its momentum moves on. Zeros from the line `end` on."""
+    if t >= end:
+        return zeros
+    gt = _line(g, gs, b, t, d)
+    if not plan.use_momentum:
+        return gt
+    mt = _line(m, ms, b, t, d)
+    advance(mt, gt, plan)
+    fill_direction(out, gt, mt, plan)
+    return out
+
+
+@njit(cache=True)
+def _sum_lines(total, partner, x, g, m, xs, gs, ms, b, start, end, plan):
+    """The products of each row with its partner over the lines `start` to `end`."""
+    d = total.size
+    zeros, out = np.zeros(d, x.dtype), np.empty((4, d), x.dtype)
+    for t in range(start, end, 4):
+        # Partners are read in no order, which the processor does not foresee.
+        for u in range(t + 4, min(t + 8, end)):
+            prefetch(x, b * xs[0] + u * xs[2], d)
+        _add_products(
+            total,
+            partner,
+            (
+                _line(x, xs, b, t, d),
+                _line(x, xs, b, min(t + 1, end - 1), d),
+                _line(x, xs, b, min(t + 2, end - 1), d),
+                _line(x, xs, b, min(t + 3, end - 1), d),
+            ),
+            (
+                _direction_line(out[0], zeros, g, m, gs, ms, b, t, d, end, plan),
+                _direction_line(out[1], zeros, g, m, gs, ms, b, t + 1, d, end, plan),
+                _direction_line(out[2], zeros, g, m, gs, ms, b, t + 2, d, end, plan),
+                _direction_line(out[3], zeros, g, m, gs, ms, b, t + 3, d, end, plan),
+            ),
+        )
+
+
+@njit(cache=True)
+def _fill_rotation(c, s, total, partner, sign, plan):
+    """Cosine and signed sine of each row from the partial sums of its products, `total`."""
+    for i in range(c.size):
+        j = partner[i]
+        omega = 0.0
+        for part in range(total.shape[0]):
+            omega += np.float64(total[part, i]) - np.float64(total[part, j])
+        theta = plane_angle(sign[i] * omega, plan)
+        c[i], s[i] = math.cos(theta), sign[i] * math.sin(theta)
+
+
+@njit(parallel=PRANGE_ONLY, cache=True)
+def _turn_columns(addresses, strides, shape, step, plan):
+    (n, d, k), (xs, gs, ms) = shape, strides
+    x, g, m = memories(addresses, plan)
+    # The number of partial sums must not depend on the number of threads, nor their order.
+    tasks = (k + LINES_PER_TASK - 1) // LINES_PER_TASK
+    partner, sign = np.empty((n, d), np.uint32), np.empty((n, d), x.dtype)
+    c, s = np.empty((n, d), x.dtype), np.empty((n, d), x.dtype)
+    total = np.zeros((n, tasks, d), x.dtype)
+    for b in prange(n):
+        _fill_partners(
+            partner[b], sign[b], d, plan.seed, plan.stream + np.uint64(b), np.uint64(step)
+        )
+    for task in prange(n * tasks):
+        b, start = task // tasks, task % tasks * LINES_PER_TASK
+        end = min(k, start + LINES_PER_TASK)
+        total_b = total[b, task % tasks]
+        _sum_lines(total_b, partner[b], x, g, m, xs, gs, ms, b, start, end, plan)
+    for b in prange(n):
+        _fill_rotation(c[b], s[b], total[b], partner[b], sign[b], plan)
+    for task in prange(n * tasks):
+        b, start = task // tasks, task % tasks * LINES_PER_TASK
+        other = np.empty(d, x.dtype)
+        for t in range(start, min(k, start + LINES_PER_TASK)):
+            prefetch(x, b * xs[0] + (t + 1) * xs[2], d)
+            xt = _line(x, xs, b, t, d)
+            _pick(other, xt, partner[b])
+            _turn_line(xt, other, c[b], s[b])

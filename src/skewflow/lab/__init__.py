@@ -1,0 +1,1 @@
+"""Experiments, benchmarks and the command line; needs the extra `lab`."""

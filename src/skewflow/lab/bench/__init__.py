@@ -1,0 +1,1 @@
+"""Benchmarks: what a step costs, measured against everything a user could take instead."""

@@ -1,0 +1,131 @@
+"""`skewflow bench step`: milliseconds of one step of FlowSGD and of everything beside it."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...geometry.haar import haar
+from ...optim import FlowSGD
+from ..environment import environment
+from .baselines import BASELINES, LR, Step
+from .timing import interleaved, ratio
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBench:
+    """Time one optimiser step on a square or tall matrix."""
+
+    d: tuple[int, ...] = (256, 512, 1024, 2048)
+    """Rows."""
+    k: int | None = None
+    """Columns; as many as rows when omitted."""
+    block_sizes: tuple[int, ...] = (2, 8, 64)
+    """Block sizes of FlowSGD."""
+    dtype: str = "float32"
+    """float32, float64 or bfloat16."""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    """cpu or cuda."""
+    rounds: int = 7
+    """Interleaved rounds."""
+    largest_cubic: int = 4096
+    """Largest d at which the cubic methods run."""
+    out: Path = Path("runs/bench-step")
+    """Folder of the JSON file and the figure."""
+
+
+def steps(config: StepBench, d: int) -> tuple[dict[str, Step], list[str]]:
+    """The steps to time at d, and the names of peers that are not installed."""
+    device, dtype = torch.device(config.device), DTYPES[config.dtype]
+    k = config.k or d
+    generator = torch.Generator(device).manual_seed(0)
+    X = haar(d, k, generator=generator, dtype=dtype)
+    G = torch.randn(d, k, generator=generator, dtype=torch.float32, device=device).to(dtype)
+
+    def parameter() -> nn.Parameter:
+        p = nn.Parameter(X.clone())
+        p.grad = G
+        return p
+
+    fused = {"fused": True} if device.type == "cuda" else {}
+    found: dict[str, Step] = {
+        "SGD": torch.optim.SGD([parameter()], lr=LR, **fused).step,
+        "SGD momentum": torch.optim.SGD([parameter()], lr=LR, momentum=0.9, **fused).step,
+        "AdamW": torch.optim.AdamW([parameter()], lr=LR, **fused).step,
+    }
+    for s in config.block_sizes:
+        if s < d:
+            found[f"FlowSGD s={s}"] = FlowSGD([parameter()], lr=LR / d, block_size=s).step
+    found["FlowSGD s=2 momentum"] = FlowSGD(
+        [parameter()], lr=LR / d, momentum=0.9, block_size=2
+    ).step
+    missing: list[str] = []
+    if d <= config.largest_cubic and dtype != torch.bfloat16:
+        found["FlowSGD dense"] = FlowSGD([parameter()], lr=LR, block_size="dense").step
+        for name, make in BASELINES.items():
+            try:
+                found[name] = _no_grad(make(X.clone(), G))
+            except ModuleNotFoundError:
+                missing.append(name)
+    return found, missing
+
+
+def run(config: StepBench) -> dict[str, Any]:
+    """Time every step at every size; write the JSON file and the figure, return the rows."""
+    device = torch.device(config.device)
+    rows = []
+    for d in config.d:
+        found, missing = steps(config, d)
+        times = interleaved(found, device, rounds=config.rounds)
+        for name in found:
+            base = "SGD momentum" if "momentum" in name else "SGD"
+            rows.append(
+                {
+                    "d": d,
+                    "k": config.k or d,
+                    "method": name,
+                    "ms": median(times[name]),
+                    "ratio": ratio(times, name, base),
+                    "base": base,
+                }
+            )
+        rows += [{"d": d, "k": config.k or d, "method": name, "ms": None} for name in missing]
+        found.clear()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    result = {"config": _plain(asdict(config)), "environment": environment(), "rows": rows}
+    config.out.mkdir(parents=True, exist_ok=True)
+    (config.out / "step.json").write_text(json.dumps(result, indent=1))
+    return result
+
+
+def exponent(rows: list[dict[str, Any]], method: str, smallest: int = 0) -> float:
+    """Slope of log(ms) against log(d): how the step's cost grows."""
+    points = [
+        (math.log(r["d"]), math.log(r["ms"]))
+        for r in rows
+        if r["method"] == method and r["ms"] and r["d"] >= smallest
+    ]
+    x = torch.tensor([p[0] for p in points], dtype=torch.float64)
+    y = torch.tensor([p[1] for p in points], dtype=torch.float64)
+    x, y = x - x.mean(), y - y.mean()
+    return float((x * y).sum() / (x * x).sum())
+
+
+def _no_grad(step: Step) -> Step:
+    def run_it() -> object:
+        with torch.no_grad():
+            return step()
+
+    return run_it
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in config.items()}

@@ -1,0 +1,264 @@
+"""The CUDA kernels against the references: interpreted on a CPU, compiled where there is a GPU."""
+
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers import assert_close, randn, random_stiefel
+from skewflow.kernels.permutation.reference import matching_at, order_at
+from skewflow.kernels.rotate_blocks.reference import step_blocks
+from skewflow.kernels.rotate_pairs.reference import step_pairs
+from skewflow.kernels.update import Update
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if INTERPRETED and isinstance(tl.sum, triton.runtime.jit.JITFunction):
+    raise RuntimeError(
+        "triton was imported before tests/kernels/conftest.py set TRITON_INTERPRET=1: "
+        "set it in the environment, or find out what imports triton."
+    )
+
+from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
+from skewflow.kernels.rotate_blocks import _triton as blocks  # noqa: E402
+from skewflow.kernels.rotate_pairs import _triton as pairs  # noqa: E402
+
+SEED = 2**40 + 3
+LATE = 12345678901  # a step whose high word counts
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch):
+    """Fresh memory holds NaN, or rows that do not exist, so that a cell left unwritten shows."""
+
+    def poison(allocate):
+        def allocate_poisoned(*args, **kwargs):
+            tensor = allocate(*args, **kwargs)
+            return tensor.fill_(torch.nan if tensor.is_floating_point() else 2**30)
+
+        return allocate_poisoned
+
+    monkeypatch.setattr(torch, "empty", poison(torch.empty))
+    monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
+
+
+@pytest.fixture
+def device():
+    return "cpu" if INTERPRETED else "cuda"
+
+
+@triton.jit
+def write_order(
+    order_ptr, back_ptr, step_ptr, stream_of_it, seed, d, BITS: tl.constexpr, ROUNDS: tl.constexpr
+):
+    x = tl.arange(0, 128)
+    step = tl.load(step_ptr)
+    key = permutation.make_key(seed.to(tl.int64), stream_of_it.to(tl.int64), step)
+    order = permutation.permute(tl.where(x < d, x, 0), d, key, BITS, ROUNDS)
+    back = permutation.permute(order, d, key, BITS, ROUNDS, INVERSE=True)
+    tl.store(order_ptr + x, order, mask=x < d)
+    tl.store(back_ptr + x, back, mask=x < d)
+
+
+@pytest.mark.parametrize("step", [0, LATE])
+@pytest.mark.parametrize("d", [2, 3, 5, 63, 64, 100])
+def test_the_permutation_is_the_references_bit_by_bit(d, step, device):
+    step = torch.tensor(step, device=device)
+    order, back = (torch.empty(d, dtype=torch.int32, device=device) for _ in range(2))
+    options = permutation.permutation_options(d)
+    write_order[(1,)](
+        order, back, step, 7, SEED, d, BITS=options["BITS"], ROUNDS=options["NUM_ROUNDS"]
+    )
+    assert torch.equal(order.long(), order_at(d, SEED, 7, step))
+    assert torch.equal(back.long(), torch.arange(d, device=device))
+
+
+@pytest.mark.parametrize("d", [2, 3, 5, 100])
+def test_the_partners_are_the_matching_of_the_reference(d, device):
+    for step in (torch.tensor(s, device=device) for s in (0, 1, LATE)):
+        partners = torch.empty(2, d, dtype=torch.int32, device=device)
+        permutation.match_columns[(2,)](
+            partners_ptr=partners,
+            table_ptr=None,
+            step_ptr=step,
+            first_stream=7,
+            seed=SEED,
+            n=2,
+            d=d,
+            num_tiles=1,
+            **permutation.permutation_options(d),
+            BLOCK_D=128,
+        )
+        for b in range(2):
+            expected = torch.arange(d, device=device)
+            i, j = matching_at(d, SEED, 7 + b, step)[0].unbind(-1)
+            expected[i], expected[j] = j, i
+            assert torch.equal(partners[b].long(), expected)
+
+
+class Case:
+    """Parameters of one shape with their gradients and momenta, and the reference's way on."""
+
+    def __init__(
+        self, d, k, generator, device, *, n=1, num=1, columns=False, dtype=torch.float32,
+        grad=None, low=None, **options,
+    ):  # fmt: skip
+        def lay_out(tensor, dtype=dtype):
+            tensor = tensor.to(device, dtype)
+            return tensor.mT.contiguous().mT if columns else tensor
+
+        def draw(dtype=dtype):
+            return [lay_out(randn(n, d, k, generator=generator), dtype) for _ in range(num)]
+
+        def points():
+            if k > d:
+                return randn(n, d, k, generator=generator) / k**0.5
+            return random_stiefel(d, k, generator=generator, batch=(n,))
+
+        self.dtype, self.low, self.d = dtype, low, d
+        self.update = Update(lr=0.05 / d, seed=SEED, **options)
+        self.streams = [5, 70, 2**33][:num]
+        self.Xs = [lay_out(points()) for _ in range(num)]
+        self.Gs = draw(grad or dtype)
+        self.Ms = draw() if self.update.momentum else None
+        self.Ps = [torch.empty_like(X, dtype=low) for X in self.Xs] if low else None
+        self.device = device
+
+    def check(self, fused, reference, steps=(3, LATE), *args, **tuning):
+        """Each step of the fused form from where it is, against the reference's."""
+        for step in (torch.tensor(s, device=self.device) for s in steps):
+            grads = [G.clone() for G in self.Gs]
+            Ms = self.Ms or [None] * len(self.Xs)
+            expected = [
+                reference(X, G, M, step, replace(self.update, stream=stream), *args)
+                for X, G, M, stream in zip(self.Xs, self.Gs, Ms, self.streams, strict=True)
+            ]
+            fused(
+                self.Xs, self.Gs, self.Ms, self.Ps, step, self.update, self.streams, *args, **tuning
+            )
+            for p, (X, M) in enumerate(expected):
+                assert torch.equal(self.Gs[p], grads[p])
+                assert_close("X", X.cpu(), self.Xs[p].cpu(), self.dtype)
+                if M is not None:
+                    assert_close("M", M.cpu(), self.Ms[p].cpu(), self.dtype)
+                if self.low:
+                    # The interpreter cuts off where a GPU rounds.
+                    factor = 1.0 if INTERPRETED else 0.0
+                    rounded = self.Xs[p].to(self.low)
+                    assert_close("P", rounded.cpu(), self.Ps[p].cpu(), self.low, factor=factor)
+
+
+OPTIONS = [
+    {},
+    {"num": 3, "n": 2, "momentum": 0.9},
+    {"momentum": 0.9, "nesterov": True, "maximize": True, "retraction": "cayley"},
+    {"num": 3, "grad": torch.bfloat16, "low": torch.bfloat16, "momentum": 0.5},
+]
+IDS = ["plain", "many", "nesterov", "low"]
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("options", OPTIONS, ids=IDS)
+@pytest.mark.parametrize("d, k", [(5, 3), (100, 5)])
+def test_pairs_step_as_the_reference(d, k, options, columns, generator, device):
+    Case(d, k, generator, device, columns=columns, **options).check(pairs.step_pairs_, step_pairs)
+
+
+@pytest.mark.parametrize("d, k", [(2, 1), (3, 1), (2, 63), (3, 100), (63, 63)])
+def test_pairs_of_odd_shapes(d, k, generator, device):
+    for columns in (False, True):
+        case = Case(d, k, generator, device, columns=columns, momentum=0.9)
+        case.check(pairs.step_pairs_, step_pairs, (LATE,))
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_pairs_in_double_precision(columns, generator, device):
+    options = {"columns": columns, "dtype": torch.float64, "momentum": 0.9}
+    case = Case(7, 5, generator, device, **options)
+    case.check(pairs.step_pairs_, step_pairs)
+
+
+@pytest.mark.parametrize("options", OPTIONS[1:], ids=IDS[1:])
+def test_pairs_of_long_rows_go_twice_over_them(options, generator, device):
+    case = Case(5, 63, generator, device, **options)
+    case.check(pairs.step_pairs_, step_pairs, block_k=16, pairs=2)
+
+
+@pytest.mark.parametrize("options", OPTIONS[1:], ids=IDS[1:])
+def test_pairs_of_large_columns_are_summed_in_chunks(options, generator, device):
+    case = Case(5, 63, generator, device, columns=True, **options)
+    case.check(pairs.step_pairs_, step_pairs, chunks=3, rows=4)
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("options", OPTIONS, ids=IDS)
+@pytest.mark.parametrize("d, k, s", [(20, 5, 3), (63, 5, 20)])
+def test_blocks_step_as_the_reference(d, k, s, options, columns, generator, device):
+    case = Case(d, k, generator, device, columns=columns, **options)
+    case.check(blocks.step_blocks_, step_blocks, (LATE,), s)
+
+
+@pytest.mark.parametrize(
+    "d, k, s", [(2, 1, 2), (3, 3, 2), (100, 63, 40), (63, 63, 63), (100, 3, 33), (64, 2, 64)]
+)
+def test_blocks_of_odd_shapes(d, k, s, generator, device):
+    case = Case(d, k, generator, device, momentum=0.9)
+    case.check(blocks.step_blocks_, step_blocks, (LATE,), s, splits=2, apply_splits=3)
+
+
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
+def test_blocks_turn_far(retraction, generator, device):
+    case = Case(20, 7, generator, device, retraction=retraction)
+    case.update = replace(case.update, lr=3.0)  # angles of several turns
+    case.check(blocks.step_blocks_, step_blocks, (0,), 20)
+
+
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
+def test_many_steps_stay_on_the_manifold(retraction, generator, device):
+    case = Case(6, 4, generator, device, retraction=retraction, momentum=0.9)
+    for step in range(5):
+        for fused, args in ((pairs.step_pairs_, ()), (blocks.step_blocks_, (3,))):
+            state = (case.Xs, case.Gs, case.Ms, None, torch.tensor(step, device=device))
+            fused(*state, case.update, case.streams, *args)
+    X = case.Xs[0].cpu()
+    assert_close("X^T X", torch.eye(4)[None], X.mT @ X, torch.float32, factor=0.2)
+
+
+def test_two_runs_give_the_same_bits(device):
+    runs = []
+    for _ in range(2):
+        case = Case(20, 33, torch.Generator().manual_seed(1), device, num=3, momentum=0.9)
+        state = (case.Xs, case.Gs, case.Ms, None, torch.tensor(4, device=device), case.update)
+        pairs.step_pairs_(*state, case.streams)
+        blocks.step_blocks_(*state, case.streams, 5, splits=2)
+        runs.append(case.Xs + case.Ms)
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_the_tables_of_addresses_are_reused_and_few(generator, device):
+    permutation._tables.clear()
+    case = Case(4, 2, generator, device, num=2)
+    for _ in range(2):
+        pairs.step_pairs_(
+            case.Xs, case.Gs, None, None, torch.tensor(0, device=device), case.update, case.streams
+        )
+    assert len(permutation._tables) == 1
+    for stream in range(permutation.NUM_TABLES + 3):
+        permutation._table(case.Xs, case.Gs, None, None, [stream, 0])
+    assert len(permutation._tables) == permutation.NUM_TABLES
+
+
+def test_what_the_kernels_cannot_do_is_refused(generator, device):
+    case = Case(200, 1, generator, device)
+    state = (case.Xs, case.Gs, None, None, torch.tensor(0, device=device), case.update, [0])
+    with pytest.raises(ValueError, match="`block_size` must be at most 64 in the CUDA kernel"):
+        blocks.step_blocks_(*state, 65)
+    double = [X.double() for X in case.Xs]
+    with pytest.raises(ValueError, match="needs float32 points: got torch.float64"):
+        blocks.step_blocks_(double, *state[1:], 2)
+    wide = torch.zeros(1, 2, 2**15, device=device).mT
+    with pytest.raises(ValueError, match="storage rows up to 16384 long: got d=32768"):
+        pairs.step_pairs_([wide], [wide], *state[2:])
