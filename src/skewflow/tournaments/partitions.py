@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import SupportsIndex
 
 import torch
 from jaxtyping import Int
@@ -12,7 +13,7 @@ from .. import _validate
 from .._typing import RowBlocks
 from ..errors import BlockSizeError, ShapeError
 
-BlockSize = int | Sequence[int]
+BlockSize = SupportsIndex | Sequence[int]
 SizeCounts = tuple[tuple[int, int], ...]
 
 
