@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types unit shapes test-slow bench format clean
+.PHONY: demo test lint types unit shapes test-slow test-gpu bench format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/quickstart.py
@@ -34,6 +34,10 @@ shapes: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# On a machine with a CUDA device and torch, Triton and pytest at hand; no .venv is made.
+test-gpu:
+	PYTHONPATH=src:tests $(PYTHON) -m pytest tests/kernels tests/optim
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/edge_completion.py --save

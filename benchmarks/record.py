@@ -2,13 +2,14 @@
 
 import csv
 import platform
-import subprocess
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import quantiles
 
 import torch
+
+from skewflow.lab.environment import commit, device_name
 
 RESULTS = Path(__file__).parent / "data" / "results.csv"
 FIELDS = [
@@ -40,7 +41,7 @@ def record(benchmark: str, case: str, unit: str, values: Sequence[float]) -> Non
         "p50": f"{p50:.4g}",
         "p80": f"{p80:.4g}",
         "rounds": len(values),
-        "device": device(),
+        "device": device_name(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -54,27 +55,3 @@ def record(benchmark: str, case: str, unit: str, values: Sequence[float]) -> Non
         if new:
             writer.writeheader()
         writer.writerow(row)
-
-
-def device() -> str:
-    """The GPU's name, or the processor's."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def commit() -> str:
-    """The short commit, with a + when the tree has changes."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", *words], cwd=here, capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else "")

@@ -27,6 +27,7 @@ LAYERS = [
 """Lowest first: a module may import from its own layer and from those before it."""
 
 HEAVY = {"matplotlib", "gymnasium", "ray", "jax", "rustworkx", "triton"}
+HEAVY |= {"numba", "rich", "tyro"}
 LAB_ONLY = {"matplotlib", "gymnasium", "ray", "jax", "tyro", "rich", "jinja2", "pooch", "sklearn"}
 
 

@@ -68,4 +68,4 @@ def haar(
     Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(work).unsqueeze(-2)
     if special:
         Q[..., 0] *= torch.linalg.det(Q).sign().unsqueeze(-1)
-    return Q.to(dtype)
+    return Q.to(dtype).contiguous()  # LAPACK leaves it column by column

@@ -10,7 +10,7 @@ from .rotate_blocks.reference import step_blocks
 from .rotate_pairs.reference import step_pairs
 from .update import Update
 
-LARGEST_TRITON_BLOCK = 128
+LARGEST_TRITON_BLOCK = 64
 
 
 def step_(

@@ -1,5 +1,6 @@
 """What a number depends on besides the code: machine, versions, commit."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -34,7 +35,10 @@ def device_name() -> str:
 
 
 def commit() -> str:
-    """The short commit of this source tree, with a + when it has changes; "" outside of git."""
+    """The short commit of this source tree, with a + when it has changes.
+
+    Outside of a git checkout, the variable SKEWFLOW_COMMIT, or "".
+    """
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -47,7 +51,9 @@ def commit() -> str:
         return done.stdout.strip()
 
     head = git("rev-parse", "--short", "HEAD")
-    return head + ("+" if head and git("status", "--porcelain") else "")
+    if not head:
+        return os.environ.get("SKEWFLOW_COMMIT", "")
+    return head + ("+" if git("status", "--porcelain") else "")
 
 
 def _version(package: str) -> str:

@@ -35,6 +35,10 @@ from ..update import Update
 MAX_BLOCK_SIZE = 64
 """Largest block whose exponential fits the shared memory of one program: 128 needs 256 KB."""
 
+GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2}
+APPLY_PROGRAMS = {16: 32, 32: 4, 64: 4}
+"""Programs a multiprocessor by padded block size: the best of a sweep on one H200."""
+
 
 @triton.jit
 def _start_of(block, small, larger):
@@ -330,8 +334,8 @@ def plan(
     pack = max(1, 16 // (small + bool(larger)))
     S = max(16, triton.next_power_of_2(small + bool(larger)))
     num_groups, num_matrices = triton.cdiv(num_blocks, pack), len(Xs) * n
-    gram = _split(X, num_groups * num_matrices, tuning.get("splits"))
-    apply = _split(X, num_groups * num_matrices, tuning.get("apply_splits"))
+    gram = _split(X, num_groups * num_matrices, GRAM_PROGRAMS[S], tuning.get("splits"))
+    apply = _split(X, num_groups * num_matrices, APPLY_PROGRAMS[S], tuning.get("apply_splits"))
     arguments = {
         **common_arguments(Xs, Gs, Ms, Ps, update, streams),
         "step_ptr": step,
@@ -353,8 +357,8 @@ def plan(
             {
                 **select(arguments, _gram),
                 **gram,
-                "BLOCK_K": tuning.get("block_k", 128 if S <= 16 else 64),
-                "num_warps": tuning.get("gram_warps", 4),
+                "BLOCK_K": tuning.get("block_k", 64),
+                "num_warps": tuning.get("gram_warps", S // 16),
             },
         ),
         (
@@ -372,16 +376,17 @@ def plan(
             {
                 **select(arguments, _apply),
                 **apply,
-                "BLOCK_K": tuning.get("apply_block_k", 128 if S <= 32 else 64),
-                "num_warps": tuning.get("apply_warps", 4),
+                "BLOCK_K": tuning.get("apply_block_k", 64 if S <= 32 else 32),
+                "num_warps": tuning.get("apply_warps", 4 if S <= 32 else 2),
             },
         ),
     ]
 
 
-def _split(X: Tensor, num_programs: int, splits: int | None) -> dict[str, int]:
-    """Stretches of the columns: six programs a multiprocessor, none under 256 columns."""
+def _split(X: Tensor, num_programs: int, per_sm: int, splits: int | None) -> dict[str, int]:
+    """Stretches of the columns: `per_sm` programs a multiprocessor, none under 256 columns."""
     k = X.shape[-1]
-    wanted = splits or max(1, min(6 * num_multiprocessors(X.device) // num_programs, k // 256))
+    most = per_sm * num_multiprocessors(X.device) // num_programs
+    wanted = splits or max(1, min(most, k // 256))
     size = triton.cdiv(triton.cdiv(k, wanted), 16) * 16  # 16, so that the loads stay wide
     return {"splits": triton.cdiv(k, size), "split_size": size}

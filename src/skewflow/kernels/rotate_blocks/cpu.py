@@ -20,19 +20,19 @@ from torch import Tensor
 from ...geometry.retractions import cayley, expm
 from ...tournaments.counting import edge_probability
 from ...tournaments.partitions import block_sizes
-from ..permutation.cpu import fill_order
-from ..rotate_pairs.cpu import (
+from ..permutation.cpu import (
     FAST,
+    LINE,
     PRANGE_ONLY,
-    PREFETCH_UP_TO,
     Plan,
     addresses,
-    advance,
     fill_direction,
+    fill_order,
+    gather,
     make_plan,
     mark_written,
     memories,
-    prefetch,
+    scatter,
     strides,
 )
 from ..update import Update, direction
@@ -40,14 +40,14 @@ from ..update import Update, direction
 LARGEST_BLOCK = 64
 """Above this torch's exponential and products are faster than the loops here."""
 
-LINE = 16
-"""Entries gathered at once where they are far apart; the width of a tile is a multiple of it."""
+ROWS_PER_TASK, ROW_TILE = 32, 256
+"""Rows and width of a tile where rows are contiguous."""
 
-ROW_TILE, ROWS_PER_TASK = 256, 32
-COLUMN_TILE, COLUMNS_PER_TASK = 128, 512
-"""Width of a tile and rows of one task, for contiguous rows and contiguous columns.
+LINES_PER_TASK, SUM_TILE, SUM_ROWS_PER_TASK, TURN_TILE = 256, 128, 512, 32
+"""The same where columns are.
 
-A line of memory of the second kind is read once by each task, so their tasks are larger.
+To sum products, a task takes some of the rows and reads all lines of memory; to turn, it takes all
+rows and some of the lines, as two tasks that write to one line would wait for one another.
 """
 
 
@@ -83,16 +83,21 @@ def step_blocks_(
         return
     l = -(-d // block_size)
     s = -(-d // l) + 3 & ~3  # rows of a tile for each block: the loops take four at a time
-    tile, rows = (ROW_TILE, ROWS_PER_TASK) if X.stride(-1) == 1 else (COLUMN_TILE, COLUMNS_PER_TASK)
-    cut, w = (l, max(1, min(l, rows // s)), s), min(tile, -(-k // LINE) * LINE)
-    where = addresses(X, G, M), strides(X, G, M), (n, d, k), step.item(), plan, cut, w
+    if M is not None:
+        M.mul_(update.momentum).add_(G, alpha=float(plan.sigma))  # faster than in the tiles
+        if not update.nesterov:
+            G, M, plan = M, None, plan._replace(use_momentum=False)
+    tensors = addresses(X, G, M), strides(X, G, M), (n, d, k), step.item(), plan
+    by_rows = X.stride(-1) == 1
     S = np.zeros((n * l, s, s))
-    _add_grams(S, *where)
+    rows, tile = (ROWS_PER_TASK, ROW_TILE) if by_rows else (SUM_ROWS_PER_TASK, SUM_TILE)
+    _add_grams(S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE))
     # The bounds leave 1e-17 and 1e-11 of the series, below the rounding of R.
     bound = 0.0625 if X.dtype == torch.float64 else 0.25
     _rotations(S, plan.angle, plan.cayley, bound)
-    _apply_rotations(S, *where)
-    mark_written(X, M)
+    rows, tile, lines = (rows, tile, k) if by_rows else (l * s, TURN_TILE, LINES_PER_TASK)
+    _apply_rotations(S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE), lines)
+    mark_written(X)
 
 
 def _step_large_blocks_(
@@ -136,64 +141,6 @@ def _orders(n, d, step, plan):
     return orders.astype(np.int64)
 
 
-@njit(cache=True)
-def _copy(out, x):
-    for t in range(x.size):
-        out[t] = x[t]
-
-
-@njit(cache=True)
-def _pick(out, x, offsets):
-    for e in range(offsets.size):
-        out[e] = x[offsets[e]]
-
-
-@njit(cache=True)
-def _put(x, values, offsets):
-    for e in range(offsets.size):
-        x[offsets[e]] = values[e]
-
-
-@njit(cache=True)
-def _gather(tile, w, slots, offsets, x, stride, buffer):
-    """Copy the entries ``x[offsets[e] + t * stride]`` to ``tile[slots[e], t]`` for t < w.
-
-    Far apart, they are picked along the lines of memory first, then turned in a small buffer:
-    reading down a column would use one entry of each cache line that is loaded.
-    """
-    if stride == 1:
-        for e in range(slots.size):
-            prefetch(x, offsets[min(e + 2, slots.size - 1)], w)
-            _copy(tile[slots[e]], x[offsets[e] :][:w])
-        return
-    base = offsets.min()
-    span = min(offsets.max() - base + 1, PREFETCH_UP_TO)
-    for start in range(0, w, LINE):
-        for t in range(start, min(start + LINE, w)):
-            prefetch(x, base + (t + 1) * stride, span)
-            _pick(buffer[t - start], x[t * stride :], offsets)
-        for e in range(slots.size):
-            row = tile[slots[e], start:]
-            for t in range(LINE):  # all of them: a fixed number is faster, and tiles have the room
-                row[t] = buffer[t, e]
-
-
-@njit(cache=True)
-def _scatter(tile, w, slots, offsets, x, stride, buffer):
-    """Copy a tile back: the inverse of `_gather`."""
-    if stride == 1:
-        for e in range(slots.size):
-            _copy(x[offsets[e] :], tile[slots[e], :w])
-        return
-    for start in range(0, w, LINE):
-        for e in range(slots.size):
-            row = tile[slots[e], start:]
-            for t in range(LINE):
-                buffer[t, e] = row[t]
-        for t in range(start, min(start + LINE, w)):
-            _put(x[t * stride :], buffer[t - start], offsets)
-
-
 @njit(cache=True, fastmath=FAST)
 def _add_gram(S, D, X):
     """S += D X^T for matrices whose numbers of rows are multiples of 4.
@@ -208,38 +155,23 @@ def _add_gram(S, D, X):
             s00 = s01 = s02 = s03 = s10 = s11 = s12 = s13 = D.dtype.type(0)
             s20 = s21 = s22 = s23 = s30 = s31 = s32 = s33 = D.dtype.type(0)
             for t in range(w):
-                s00 += d0[t] * x0[t]
-                s01 += d0[t] * x1[t]
-                s02 += d0[t] * x2[t]
-                s03 += d0[t] * x3[t]
-                s10 += d1[t] * x0[t]
-                s11 += d1[t] * x1[t]
-                s12 += d1[t] * x2[t]
-                s13 += d1[t] * x3[t]
-                s20 += d2[t] * x0[t]
-                s21 += d2[t] * x1[t]
-                s22 += d2[t] * x2[t]
-                s23 += d2[t] * x3[t]
-                s30 += d3[t] * x0[t]
-                s31 += d3[t] * x1[t]
-                s32 += d3[t] * x2[t]
-                s33 += d3[t] * x3[t]
-            S[i, j] += s00
-            S[i, j + 1] += s01
-            S[i, j + 2] += s02
-            S[i, j + 3] += s03
-            S[i + 1, j] += s10
-            S[i + 1, j + 1] += s11
-            S[i + 1, j + 2] += s12
-            S[i + 1, j + 3] += s13
-            S[i + 2, j] += s20
-            S[i + 2, j + 1] += s21
-            S[i + 2, j + 2] += s22
-            S[i + 2, j + 3] += s23
-            S[i + 3, j] += s30
-            S[i + 3, j + 1] += s31
-            S[i + 3, j + 2] += s32
-            S[i + 3, j + 3] += s33
+                s00, s01 = s00 + d0[t] * x0[t], s01 + d0[t] * x1[t]
+                s02, s03 = s02 + d0[t] * x2[t], s03 + d0[t] * x3[t]
+                s10, s11 = s10 + d1[t] * x0[t], s11 + d1[t] * x1[t]
+                s12, s13 = s12 + d1[t] * x2[t], s13 + d1[t] * x3[t]
+                s20, s21 = s20 + d2[t] * x0[t], s21 + d2[t] * x1[t]
+                s22, s23 = s22 + d2[t] * x2[t], s23 + d2[t] * x3[t]
+                s30, s31 = s30 + d3[t] * x0[t], s31 + d3[t] * x1[t]
+                s32, s33 = s32 + d3[t] * x2[t], s33 + d3[t] * x3[t]
+            rows = (
+                (s00, s01, s02, s03),
+                (s10, s11, s12, s13),
+                (s20, s21, s22, s23),
+                (s30, s31, s32, s33),
+            )
+            for a in range(4):
+                for c in range(4):
+                    S[i + a, j + c] += rows[a][c]
 
 
 @njit(cache=True, fastmath=FAST)
@@ -386,22 +318,18 @@ def _offsets(b, rows, strides, t):
 
 
 @njit(cache=True)
-def _fill_direction(D, M, w, slots, b, rows, t, g, m, gs, ms, buffer, plan):
-    """The direction in the tile D; the momentum moves on."""
-    _gather(D, w, slots, _offsets(b, rows, gs, t), g, gs[2], buffer)
+def _gather_direction(D, M, w, slots, b, rows, t, g, m, gs, ms, buffer, plan):
+    """The direction in the tile D: a G + b M, or G."""
+    gather(D, w, slots, _offsets(b, rows, gs, t), g, gs[2], buffer)
     if plan.use_momentum:
-        offsets = _offsets(b, rows, ms, t)
-        _gather(M, w, slots, offsets, m, ms[2], buffer)
+        gather(M, w, slots, _offsets(b, rows, ms, t), m, ms[2], buffer)
         for e in range(slots.size):
-            u, v = D[slots[e]], M[slots[e]]
-            advance(v, u, plan)
-            fill_direction(u, u, v, plan)
-        _scatter(M, w, slots, offsets, m, ms[2], buffer)
+            fill_direction(D[slots[e]], D[slots[e]], M[slots[e]], plan)
 
 
 @njit(parallel=PRANGE_ONLY, cache=True)
 def _add_grams(S, addresses, strides, shape, step, plan, cut, w):
-    """S += D X^T of every block, w columns at a time; the momentum moves on."""
+    """S += D X^T of every block, w columns at a time."""
     (n, _, k), (l, per_task, s) = shape, cut
     xs, gs, ms = strides
     x, g, m = memories(addresses, plan)
@@ -416,29 +344,32 @@ def _add_grams(S, addresses, strides, shape, step, plan, cut, w):
         buffer = np.zeros((LINE, slots.size + LINE), x.dtype)
         for t in range(0, k, w):
             v = min(w, k - t)
-            _gather(X, v, slots, _offsets(b, rows, xs, t), x, xs[2], buffer)
+            gather(X, v, slots, _offsets(b, rows, xs, t), x, xs[2], buffer)
             X[:, v:] = 0  # so that what D holds there does not count
-            _fill_direction(D, M, v, slots, b, rows, t, g, m, gs, ms, buffer, plan)
+            _gather_direction(D, M, v, slots, b, rows, t, g, m, gs, ms, buffer, plan)
             for block in range(first, last):
                 o = (block - first) * s
                 _add_gram(S[b * l + block], D[o : o + s], X[o : o + s])
 
 
 @njit(parallel=PRANGE_ONLY, cache=True)
-def _apply_rotations(R, addresses, strides, shape, step, plan, cut, w):
+def _apply_rotations(R, addresses, strides, shape, step, plan, cut, w, columns_per_task):
     """X_B <- R X_B of every block, w columns at a time."""
     (n, _, k), (l, per_task, s) = shape, cut
     xs, _, _ = strides
     x, _, _ = memories(addresses, plan)
-    for number in prange(n * -(-l // per_task)):
-        b, first, last, rows, slots = _task(number, shape, step, plan, cut)
-        size = (last - first) * s
+    parts = -(-k // columns_per_task)
+    for number in prange(n * -(-l // per_task) * parts):
+        b, first, last, rows, slots = _task(number // parts, shape, step, plan, cut)
+        size, start = (last - first) * s, number % parts * columns_per_task
         X, Y = np.zeros((size, w), x.dtype), np.zeros((size, w), x.dtype)
         buffer = np.zeros((LINE, slots.size + LINE), x.dtype)
-        for t in range(0, k, w):
-            v, offsets = min(w, k - t), _offsets(b, rows, xs, t)
-            _gather(X, v, slots, offsets, x, xs[2], buffer)
-            for block in range(first, last):
-                o = (block - first) * s
-                _multiply(Y[o : o + s], R[b * l + block].astype(x.dtype), X[o : o + s])
-            _scatter(Y, v, slots, offsets, x, xs[2], buffer)
+        R_b = R[b * l + first : b * l + last].astype(x.dtype)
+        end = min(k, start + columns_per_task)
+        for t in range(start, end, w):
+            v, offsets = min(w, end - t), _offsets(b, rows, xs, t)
+            gather(X, v, slots, offsets, x, xs[2], buffer)
+            for block in range(last - first):
+                o = block * s
+                _multiply(Y[o : o + s], R_b[block], X[o : o + s])
+            scatter(Y, v, slots, offsets, x, xs[2], buffer)

@@ -9,107 +9,35 @@ over a line of memory, so one pass over the lines sums all angles and a second t
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
 
 import math
-from functools import lru_cache
-from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, njit, prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit, prange
 from torch import Tensor
 
-from ...tournaments.counting import edge_probability
-from ..permutation.cpu import as_word, fill_matching
+from ..permutation.cpu import (
+    FAST,
+    PRANGE_ONLY,
+    PREFETCH_UP_TO,
+    addresses,
+    advance,
+    fill_direction,
+    fill_matching,
+    make_plan,
+    mark_written,
+    memories,
+    pick,
+    prefetch,
+    strides,
+)
 from ..update import Update
 
-PRANGE_ONLY = {
-    "prange": True,
-    "comprehension": False,
-    "reduction": False,
-    "inplace_binop": False,
-    "setitem": False,
-    "numpy": False,
-    "stencil": False,
-    "fusion": False,
-}
-"""Only the loops that say so run in parallel; looking for more makes compilation slow."""
-
-FAST = {"contract", "reassoc", "nsz", "arcp"}
-"""What lets a sum vectorise; NaN and infinity keep their meaning."""
-
-CACHE_LINE = 64
 SEGMENT = 256
 """Entries of a row that are worked on at once, while as many of the next pair are asked for."""
 
-PREFETCH_UP_TO = 8192
-"""Longer rows would push one another out of the second-level cache."""
-
 PAIRS_PER_TASK = 16
-UNBOUNDED = 2**48
-"""More entries than any tensor has."""
-
 LINES_PER_TASK = 128
 """Lines of memory whose products one task of the column action adds up."""
-
-
-class Plan(NamedTuple):
-    r"""The numbers of a step for the compiled loops, reals in the dtype of the point.
-
-    $M \leftarrow \mu M + \sigma G$ and $D = a G + b M$; a plane turns by `angle` times its entry of
-    $D X^\top - X D^\top$, or by Cayley's angle.
-    """
-
-    seed: np.uint64
-    stream: np.uint64
-    use_momentum: bool
-    cayley: bool
-    angle: float
-    mu: np.floating[Any]
-    sigma: np.floating[Any]
-    a: np.floating[Any]
-    b: np.floating[Any]
-
-
-@lru_cache(maxsize=1024)
-def make_plan(
-    update: Update, use_momentum: bool, dtype: torch.dtype, d: int, block_size: int
-) -> Plan:
-    """The plan of an update; kept, because its Python costs as much as turning many pairs."""
-    as_real = np.float32 if dtype == torch.float32 else np.float64
-    sigma = -1.0 if update.maximize else 1.0
-    a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)
-    return Plan(
-        seed=as_word(update.seed),
-        stream=as_word(update.stream),
-        use_momentum=use_momentum,
-        cayley=update.retraction == "cayley",
-        # Without momentum the loops take G itself for D, so its sign goes into the angle.
-        angle=-update.lr / float(edge_probability(d, block_size)) * (1 if use_momentum else sigma),
-        mu=as_real(update.momentum),
-        sigma=as_real(sigma),
-        a=as_real(a),
-        b=as_real(b),
-    )
-
-
-def addresses(*tensors: Tensor | None) -> tuple[int, ...]:
-    """Where the first entries lie; 0 for None."""
-    return tuple(0 if A is None else A.data_ptr() for A in tensors)
-
-
-def strides(*tensors: Tensor | None) -> tuple[tuple[int, ...], ...]:
-    """The strides in entries; zeros for None."""
-    return tuple((0, 0, 0) if A is None else A.stride() for A in tensors)
-
-
-def mark_written(*tensors: Tensor | None) -> None:
-    """Tell autograd, which does not see numba write, that these have changed."""
-    for A in tensors:
-        if A is not None and not A.is_inference():
-            torch.autograd.graph.increment_version(A)
 
 
 def step_pairs_(
@@ -131,6 +59,7 @@ def step_pairs_(
         update: Step size, momentum and seed.
 
     Example:
+        >>> import torch
         >>> X, G = torch.eye(4).repeat(1, 1, 1), torch.ones(1, 4, 4).triu()
         >>> step_pairs_(X, G, None, torch.tensor(0), Update(lr=0.1))
         >>> bool(torch.allclose(X.mT @ X, torch.eye(4), atol=1e-6))
@@ -155,75 +84,11 @@ def _in_layout(A: Tensor, columns: bool) -> Tensor:
     return A.mT.contiguous().mT if columns else A.contiguous()
 
 
-@intrinsic
-def _pointer(typing_context, address, like):
-    """The integer `address` as a pointer to numbers of the type of `like`."""
-
-    def codegen(context, builder, signature, args):
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(like)(types.intp, like), codegen
-
-
-@njit(cache=True)
-def memories(addresses, plan):
-    """Vectors of everything from each address on; strides say where in them the tensors lie.
-
-    Not by ``Tensor.numpy()``, which takes ten microseconds for three tensors, and more in a cold
-    cache.
-    """
-    x, g, m = addresses
-    return (
-        carray(_pointer(x, plan.mu), UNBOUNDED),
-        carray(_pointer(g, plan.mu), UNBOUNDED),
-        carray(_pointer(m, plan.mu), UNBOUNDED),
-    )
-
-
 @njit(cache=True)
 def plane_angle(omega, plan):
     """The angle of a plane from its entry of D X^T - X D^T, in float64."""
     theta = plan.angle * np.float64(omega)
     return 2.0 * math.atan(theta / 2.0) if plan.cayley else theta
-
-
-@intrinsic
-def _prefetch_line(typing_context, array, index):
-    """Ask for the cache line of ``array[index]``, for the second level; never faults."""
-
-    def codegen(context, builder, signature, args):
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        address = builder.bitcast(builder.gep(data, [args[1]]), byte)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(prefetch, [address, word(0), word(2), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), codegen
-
-
-@njit(cache=True)
-def prefetch(array, start, size):
-    """Ask for `size` entries from `start` on."""
-    for t in range(start, start + size, CACHE_LINE // array.itemsize):
-        _prefetch_line(array, t)
-
-
-@njit(cache=True, fastmath=FAST)
-def advance(m, g, plan):
-    """The new momentum of one row, in place."""
-    mu, sigma = plan.mu, plan.sigma
-    for t in range(m.size):
-        m[t] = mu * m[t] + sigma * g[t]
-
-
-@njit(cache=True, fastmath=FAST)
-def fill_direction(out, g, m, plan):
-    """The direction of one row, from its new momentum."""
-    a, b = plan.a, plan.b
-    for t in range(m.size):
-        out[t] = a * g[t] + b * m[t]
 
 
 @njit(cache=True, fastmath=FAST)
@@ -347,12 +212,6 @@ def _add_products(total, partner, x, u):
 
 
 @njit(cache=True, fastmath=FAST)
-def _pick(out, x, partner):
-    for i in range(out.size):
-        out[i] = x[partner[i]]
-
-
-@njit(cache=True, fastmath=FAST)
 def _turn_line(x, other, c, s):
     for i in range(x.size):
         x[i] = c[i] * x[i] + s[i] * other[i]
@@ -443,5 +302,5 @@ def _turn_columns(addresses, strides, shape, step, plan):
         for t in range(start, min(k, start + LINES_PER_TASK)):
             prefetch(x, b * xs[0] + (t + 1) * xs[2], d)
             xt = _line(x, xs, b, t, d)
-            _pick(other, xt, partner[b])
+            pick(other, xt, partner[b])
             _turn_line(xt, other, c[b], s[b])

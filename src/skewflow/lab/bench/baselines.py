@@ -71,7 +71,7 @@ def parametrisation(X: Tensor, G: Tensor) -> Step:
     def step() -> None:
         with torch.enable_grad():
             optimizer.zero_grad()
-            layer.weight.backward(G)
+            layer.weight.backward(G)  # type: ignore[no-untyped-call]
             optimizer.step()
 
     return step

@@ -8,6 +8,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from torch import nn
 
 from ...geometry.haar import haar
@@ -54,7 +57,7 @@ def steps(config: StepBench, d: int) -> tuple[dict[str, Step], list[str]]:
         p.grad = G
         return p
 
-    fused = {"fused": True} if device.type == "cuda" else {}
+    fused: dict[str, Any] = {"fused": True} if device.type == "cuda" else {}
     found: dict[str, Step] = {
         "SGD": torch.optim.SGD([parameter()], lr=LR, **fused).step,
         "SGD momentum": torch.optim.SGD([parameter()], lr=LR, momentum=0.9, **fused).step,
@@ -77,13 +80,19 @@ def steps(config: StepBench, d: int) -> tuple[dict[str, Step], list[str]]:
     return found, missing
 
 
-def run(config: StepBench) -> dict[str, Any]:
-    """Time every step at every size; write the JSON file and the figure, return the rows."""
+def run(config: StepBench, progress: Progress | None = None) -> dict[str, Any]:
+    """Time every step at every size; write the JSON file, return it."""
     device = torch.device(config.device)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for d in config.d:
         found, missing = steps(config, d)
-        times = interleaved(found, device, rounds=config.rounds)
+        task = None if progress is None else progress.add_task(f"d = {d}", total=config.rounds)
+
+        def tick(task: TaskID | None = task) -> None:
+            if progress is not None and task is not None:
+                progress.update(task, advance=1)
+
+        times = interleaved(found, device, rounds=config.rounds, on_round=tick)
         for name in found:
             base = "SGD momentum" if "momentum" in name else "SGD"
             rows.append(
@@ -104,6 +113,47 @@ def run(config: StepBench) -> dict[str, Any]:
     config.out.mkdir(parents=True, exist_ok=True)
     (config.out / "step.json").write_text(json.dumps(result, indent=1))
     return result
+
+
+def main(config: StepBench) -> None:
+    """Run, print the table, draw the figure, say where everything is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns) as progress:
+        result = run(config, progress)
+    out = Console()
+    table = Table(title=f"one step on {result['environment']['device']}, {config.dtype}")
+    for name in ("d", "method", "ms", "ratio", "to"):
+        table.add_column(name, justify="right")
+    for row in result["rows"]:
+        if row["ms"] is None:
+            table.add_row(str(row["d"]), row["method"], "not installed", "", "")
+        else:
+            ms, factor = f"{row['ms']:.4f}", f"{row['ratio']:.2f}"
+            table.add_row(str(row["d"]), row["method"], ms, factor, row["base"])
+    out.print(table)
+    draw(result, config.out / "step.png")
+    out.print(f"written: {config.out / 'step.json'}, {config.out / 'step.png'}")
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Milliseconds against d on logarithmic axes, with the fitted exponent of each method."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    rows = [row for row in result["rows"] if row["ms"] is not None]
+    fig, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for name in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == name]
+        label = f"{name}, d^{exponent(rows, name):.1f}" if len(mine) > 2 else name
+        style = "-o" if name.startswith("FlowSGD") else "--."
+        axis.loglog([r["d"] for r in mine], [r["ms"] for r in mine], style, label=label, ms=4)
+    axis.set(xlabel="d", ylabel="milliseconds a step", title=result["environment"]["device"])
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=7, frameon=False)
+    fig.savefig(path, dpi=150)
+    plt.close(fig)
 
 
 def exponent(rows: list[dict[str, Any]], method: str, smallest: int = 0) -> float:
