@@ -73,7 +73,7 @@ def test_every_shape_stays_orthogonal_and_approaches_the_target(
     A = randn(len(X), X.shape[1], X.shape[1], generator=generator)
     rotation = torch.linalg.matrix_exp(0.1 * (A - A.mT))
     target = MatrixView.of(p).restore(rotation @ X).clone()
-    scale = (X.shape[1] - 1) if block_size in (2, 3) else 1
+    scale = 1 if block_size == "dense" else X.shape[1] - 1
     optimizer = FlowSGD(
         [p], lr=0.2 / scale * (1 - momentum), momentum=momentum, block_size=block_size
     )

@@ -126,13 +126,16 @@ def test_a_matching_step_needs_no_memory_of_its_own():
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("block_size", [2, 8, 64, "dense"])
 def test_a_hundred_thousand_steps_stay_on_the_manifold(block_size, tf32):
+    before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
-    (p,) = weights([(256, 256)])
-    optimizer = FlowSGD([p], lr=1e-4, block_size=block_size)
-    generator = torch.Generator("cuda").manual_seed(1)
-    p.grad = torch.empty_like(p)
-    for _ in range(100_000):
-        p.grad.normal_(generator=generator)
-        optimizer.step()
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    assert orthogonality_error(as_matrices(p.detach())).max() / 16 < 1e-5
+    try:
+        (p,) = weights([(256, 256)])
+        optimizer = FlowSGD([p], lr=1e-4, block_size=block_size)
+        generator = torch.Generator("cuda").manual_seed(1)
+        p.grad = torch.empty_like(p)
+        for _ in range(100_000):
+            p.grad.normal_(generator=generator)
+            optimizer.step()
+        assert orthogonality_error(as_matrices(p.detach())).max() / 16 < 1e-5
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import NotOnManifoldError
+from .precision import full_precision
 
 TOLERANCE = {
     torch.float64: 1e-10,
@@ -47,7 +48,9 @@ def orthogonality_error(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch
     _validate.tall(X)
     X = X if X.dtype == torch.float64 else X.float()
     k = X.shape[-1]
-    return torch.linalg.matrix_norm(X.mT @ X - torch.eye(k, dtype=X.dtype, device=X.device))
+    with full_precision():
+        residual = X.mT @ X - torch.eye(k, dtype=X.dtype, device=X.device)
+    return torch.linalg.matrix_norm(residual)
 
 
 def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> Check:
@@ -65,7 +68,8 @@ def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> C
     _validate.tall(X)
     tol = TOLERANCE[X.dtype] if tol is None else tol
     Y = X if X.dtype == torch.float64 else X.float()
-    residual = Y.mT @ Y - torch.eye(X.shape[-1], dtype=Y.dtype, device=X.device)
+    with full_precision():
+        residual = Y.mT @ Y - torch.eye(X.shape[-1], dtype=Y.dtype, device=X.device)
     error = residual.abs().amax().item()
     if error <= tol:
         return Check(True, "")
@@ -131,7 +135,8 @@ def check_tangent(
     _validate.tall(X)
     _validate.like(Z, X, "Z", "X")
     tol = TOLERANCE[X.dtype] if tol is None else tol
-    S = X.mT @ Z if X.dtype == torch.float64 else X.float().mT @ Z.float()
+    with full_precision():
+        S = X.mT @ Z if X.dtype == torch.float64 else X.float().mT @ Z.float()
     error = (S + S.mT).abs().amax().item()
     size = Z.abs().amax().item()
     if error <= tol * size:

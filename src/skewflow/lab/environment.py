@@ -3,7 +3,6 @@
 import os
 import platform
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
@@ -18,7 +17,6 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "triton": _version("triton"),
         "commit": commit(),
-        "command": " ".join(sys.argv),
     }
 
 

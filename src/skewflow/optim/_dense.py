@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.geodesics import geodesic
+from ..geometry.precision import full_precision
 from ..geometry.retractions import cayley, expm
-from ._guard import full_precision, polish_
+from ._guard import polish_
 
 POLAR_STEPS = 12
 """Newton-Schulz steps of the polar retraction: enough for singular values within a factor 20."""

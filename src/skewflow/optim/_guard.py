@@ -5,13 +5,11 @@ eps * sqrt(steps). The look costs two products with one vector. Where the parame
 its answer is read only at the next look, from pinned memory, so that no step ever waits for it.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..geometry.precision import full_precision
 from ..kernels.permutation.reference import make_key, mix, scalar
 
 TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
@@ -44,15 +42,3 @@ def polish_(X: Float[Tensor, "n d k"]) -> None:
         E = X.mT @ X
         E.diagonal(dim1=-2, dim2=-1).sub_(1)
         X.sub_(X @ E, alpha=0.5)
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Matrix products in true float32, whatever the user's TF32 switch says."""
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before

@@ -178,4 +178,5 @@ def _no_grad(step: Step) -> Step:
 
 
 def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in config.items()}
+    """What the numbers depend on; the folder they go to is not part of it."""
+    return {key: value for key, value in config.items() if not isinstance(value, Path)}
