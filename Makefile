@@ -29,8 +29,9 @@ unit: $(STAMP)
 # makes the long enumerations five times slower and they add no new shapes.
 shapes: $(STAMP)
 	$(BIN)/python -m pytest --jaxtyping-packages=skewflow,beartype.beartype \
-	  -m "not slow and not bad_input" tests/geometry tests/kernels tests/samplers/test_cost.py \
-	  tests/tournaments --ignore-glob="*test_claims*"
+	  -m "not slow and not bad_input" tests/geometry tests/kernels/test_reference.py \
+	  tests/kernels/test_permutation.py tests/samplers/test_cost.py tests/tournaments \
+	  --ignore-glob="*test_claims*"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
