@@ -28,7 +28,7 @@ def mix(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 
 
 def make_key(
-    seed: Int[Tensor, "*n"], stream: Int[Tensor, "*n"], time: Int[Tensor, "*n"]
+    seed: Int[Tensor, ""], stream: Int[Tensor, ""], time: Int[Tensor, "*n"]
 ) -> Int[Tensor, "*n"]:
     """The 32-bit key of one permutation: of a seed, a matrix (`stream`) and a step or sweep."""
     key = mix((seed & MASK) ^ 0x243F6A88)
