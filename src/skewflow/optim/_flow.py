@@ -65,7 +65,9 @@ class Flow(torch.optim.Optimizer):
             closure: Recomputes the loss and the gradients, as in `torch.optim`.
 
         Raises:
-            NonFiniteGradientError: If a gradient holds NaN or infinity; nothing was changed.
+            NonFiniteGradientError: If a gradient on the CPU holds NaN or infinity; nothing was
+                changed. On CUDA gradients are not looked at, which would wait for the device: use
+                a GradScaler, or check them yourself, where they may not be finite.
         """
         loss = None
         if closure is not None:
