@@ -1,6 +1,7 @@
 """A weight as the matrices of ST(d, k) it stands for: a view, without a copy or a transpose."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxtyping import Float
 from torch import Tensor
@@ -45,13 +46,13 @@ class MatrixView:
         channels_last = weight.ndim > 3 and not weight[0].is_contiguous()
         return cls(tuple(weight.shape), channels_last)
 
-    @property
+    @cached_property
     def wide(self) -> bool:
         """The matrices are the transposes of what is stored."""
         rows, columns = self._stored[1:]
         return rows < columns
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[int, int, int]:
         """(n, d, k)."""
         n, rows, columns = self._stored
@@ -71,7 +72,7 @@ class MatrixView:
         out, channels, *kernel = self.shape
         return stored.reshape(out, *kernel, channels).movedim(-1, 1)
 
-    @property
+    @cached_property
     def _stored(self) -> tuple[int, int, int]:
         if len(self.shape) == 3:
             return self.shape[0], self.shape[1], self.shape[2]
