@@ -236,6 +236,30 @@ def test_half_precision_weights_have_a_float32_master(dtype, generator):
     assert orthogonality_error(p.detach()) / 8**0.5 < 5e-3
 
 
+def test_a_master_is_made_once_and_kept(generator):
+    p = weight((8, 8), generator, torch.bfloat16)
+    optimizer = FlowSGD([p], lr=0.01, block_size=2)
+    set_gradient(p, generator)
+    optimizer.step()
+    master = optimizer.state[p]["master"]
+    for _ in range(3):
+        optimizer.step()
+    assert optimizer.state[p]["master"] is master
+
+
+def test_every_group_has_its_own_seed_also_with_samplers_on_the_host(generator):
+    ends = []
+    for seed in (1, 2):
+        p, q = (nn.Parameter(torch.eye(8, dtype=torch.float64)) for _ in range(2))
+        groups = [{"params": [p]}, {"params": [q], "seed": seed}]
+        optimizer = FlowSGD(groups, lr=0.01, block_size=2, sampler="round_robin")
+        for r in (p, q):
+            r.grad = randn(8, 8, generator=torch.Generator().manual_seed(9))
+        optimizer.step()
+        ends.append((p.detach(), q.detach()))
+    assert torch.equal(ends[0][0], ends[1][0]) and not torch.equal(ends[0][1], ends[1][1])
+
+
 def test_a_half_weight_that_somebody_else_wrote_gets_a_new_master(generator):
     p = weight((8, 8), generator, torch.bfloat16)
     optimizer = FlowSGD([p], lr=0.0, block_size=2)

@@ -11,6 +11,8 @@ from .rotate_pairs.reference import step_pairs
 from .update import Update
 
 LARGEST_TRITON_BLOCK = 64
+LONGEST_TRITON_COLUMN = 16384
+"""What the CUDA kernels take: larger blocks and longer columns run as the reference."""
 
 
 def step_(
@@ -35,9 +37,15 @@ def step_(
         streams: Number of the first matrix of each parameter.
         block_size: s, between 2 and d.
     """
-    X = Xs[0]
-    if X.device.type == "cuda" and X.dtype == torch.float32 and block_size <= LARGEST_TRITON_BLOCK:
-        _step_triton(Xs, Gs, Ms, Ps, step, update, streams, block_size)
+    if _runs_in_triton(Xs[0], block_size):
+        if block_size == 2:
+            from .rotate_pairs import _triton as pairs
+
+            pairs.step_pairs_(Xs, Gs, Ms, Ps, step, update, streams)
+        else:
+            from .rotate_blocks import _triton as blocks
+
+            blocks.step_blocks_(Xs, Gs, Ms, Ps, step, update, streams, block_size)
         return
     momenta: Sequence[Tensor | None] = Ms if Ms is not None else [None] * len(Xs)
     for X, G, M, stream in zip(Xs, Gs, momenta, streams, strict=True):
@@ -46,28 +54,16 @@ def step_(
             _step_cpu(X, G.to(X.dtype), M, step, mine, block_size)
         else:
             _step_reference(X, G, M, step, mine, block_size)
-    for P, X in zip(Ps or (), Xs, strict=Ps is not None):
-        P.copy_(X)
+    if Ps is not None:
+        for P, X in zip(Ps, Xs, strict=True):
+            P.copy_(X)
 
 
-def _step_triton(
-    Xs: Sequence[Tensor],
-    Gs: Sequence[Tensor],
-    Ms: Sequence[Tensor] | None,
-    Ps: Sequence[Tensor] | None,
-    step: Int[Tensor, ""],
-    update: Update,
-    streams: Sequence[int],
-    block_size: int,
-) -> None:
-    if block_size == 2:
-        from .rotate_pairs import _triton as pairs
-
-        pairs.step_pairs_(Xs, Gs, Ms, Ps, step, update, streams)
-    else:
-        from .rotate_blocks import _triton as blocks
-
-        blocks.step_blocks_(Xs, Gs, Ms, Ps, step, update, streams, block_size)
+def _runs_in_triton(X: Tensor, block_size: int) -> bool:
+    if X.device.type != "cuda" or X.dtype != torch.float32 or block_size > LARGEST_TRITON_BLOCK:
+        return False
+    rows_contiguous = X.stride(-1) == 1
+    return rows_contiguous or block_size > 2 or X.shape[-2] <= LONGEST_TRITON_COLUMN
 
 
 def _step_cpu(

@@ -1,5 +1,6 @@
 """What the optimisers on orthogonal matrices share: parameters, clock, drift guard, state."""
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..errors import NonFiniteGradientError, SamplingError
 from ..geometry.matrices import MatrixView
 from ..kernels._dispatch import step_
+from ..kernels.permutation.reference import make_key, scalar
 from ..kernels.update import Update, direction
 from ..samplers import Sampler
 from ._dense import dense_step
@@ -20,7 +22,7 @@ from ._sampled import sampled_step_
 from ._weights import Weight
 
 
-class Flow(torch.optim.Optimizer):
+class Flow(torch.optim.Optimizer, ABC):
     """Base of the optimisers: everything but how a gradient becomes a direction.
 
     The clock, one int64 scalar per device, counts steps and is all the randomness of the fused
@@ -106,8 +108,9 @@ class Flow(torch.optim.Optimizer):
                         "the learning rate, clip, or look for the overflow in the model."
                     )
 
+    @abstractmethod
     def _step_group(self, group: dict[str, Any], weights: Sequence[Weight]) -> None:
-        raise NotImplementedError
+        """Step the weights of one group that have a gradient."""
 
     def _apply(
         self,
@@ -165,12 +168,13 @@ class Flow(torch.optim.Optimizer):
         if size == "dense":
             X.copy_(dense_step(X, D, update.lr, group["retraction"]))
             return
-        sampled_step_(X, D, update, self._samplers(group, weight, size), self._generator(weight))
+        samplers = self._samplers(group, weight, size)
+        sampled_step_(X, D, update, samplers, self._generator(weight, update.seed))
 
     def _store(self, weight: Weight, X: Tensor, written: bool = False) -> None:
         """Bring the stepped points into the parameter, where they are not the parameter itself."""
         p, state = weight.p, self.state[weight.p]
-        stepped = weight.points(state) if "master" in state else p
+        stepped: Tensor = state.get("master", p)
         if X.untyped_storage().data_ptr() != stepped.untyped_storage().data_ptr():
             stepped.copy_(weight.view.restore(X))  # the memory had no such view, so X was a copy
         if stepped is not p and not written:
@@ -186,12 +190,14 @@ class Flow(torch.optim.Optimizer):
         samplers: list[Sampler] = state["samplers"]
         return samplers
 
-    def _generator(self, weight: Weight) -> torch.Generator:
+    def _generator(self, weight: Weight, seed: int) -> torch.Generator:
         state = self.state[weight.p]
         if "generator" not in state:
             # Drawing happens on the CPU: these samplers decide on the host anyway.
-            seed = (self.param_groups[0]["seed"] << 32) + weight.stream
-            state["generator"] = torch.Generator().manual_seed(seed % 2**63)
+            # Hashed, because a CPU generator takes only the low 32 bits of its seed.
+            cpu = torch.device("cpu")
+            key = make_key(scalar(seed, cpu), scalar(weight.stream, cpu), scalar(0, cpu))
+            state["generator"] = torch.Generator().manual_seed(int(key))
         generator: torch.Generator = state["generator"]
         return generator
 
