@@ -1,4 +1,4 @@
-"""`skewflow bench step`: milliseconds of one step of FlowSGD and of everything beside it."""
+"""`skewflow bench-step`: milliseconds of one step of FlowSGD and of everything beside it."""
 
 import json
 import math
