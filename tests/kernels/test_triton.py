@@ -22,9 +22,10 @@ if INTERPRETED and isinstance(tl.sum, triton.runtime.jit.JITFunction):
         "set it in the environment, or find out what imports triton."
     )
 
+from skewflow.kernels._triton import Operands  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
-from skewflow.kernels.rotate_blocks import _triton as blocks  # noqa: E402
-from skewflow.kernels.rotate_pairs import _triton as pairs  # noqa: E402
+from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
+from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402
 
 SEED = 2**40 + 3
 LATE = 12345678901  # a step whose high word counts
@@ -83,9 +84,10 @@ def test_the_partners_are_the_matching_of_the_reference(d, device):
         permutation.match_columns[(2,)](
             partners_ptr=partners,
             table_ptr=None,
-            step_ptr=step,
+            replayed_ptr=step - 1,
             first_stream=7,
             seed=SEED,
+            done=1,
             n=2,
             d=d,
             num_tiles=1,
@@ -126,8 +128,15 @@ class Case:
         self.Ms = draw() if self.update.momentum else None
         self.Ps = [torch.empty_like(X, dtype=low) for X in self.Xs] if low else None
         self.device = device
+        self.flags = torch.zeros(1 + num, dtype=torch.int32, pin_memory=not INTERPRETED)
 
-    def check(self, fused, reference, steps=(3, LATE), *args, **tuning):
+    def operands(self, replayed=0, **more):
+        return Operands(
+            self.Xs, self.Gs, self.Ms, self.Ps, self.streams,
+            torch.tensor(replayed, device=self.device), self.flags, **more,
+        )  # fmt: skip
+
+    def check(self, plan, reference, steps=(3, LATE), *args, **tuning):
         """Each step of the fused form from where it is, against the reference's."""
         for step in (torch.tensor(s, device=self.device) for s in steps):
             grads = [G.clone() for G in self.Gs]
@@ -136,9 +145,7 @@ class Case:
                 reference(X, G, M, step, replace(self.update, stream=stream), *args)
                 for X, G, M, stream in zip(self.Xs, self.Gs, Ms, self.streams, strict=True)
             ]
-            fused(
-                self.Xs, self.Gs, self.Ms, self.Ps, step, self.update, self.streams, *args, **tuning
-            )
+            plan(self.operands(int(step) - 2), self.update, *args, **tuning)(self.update, done=2)
             for p, (X, M) in enumerate(expected):
                 assert torch.equal(self.Gs[p], grads[p])
                 assert_close("X", X.cpu(), self.Xs[p].cpu(), self.dtype)
@@ -164,33 +171,33 @@ IDS = ["plain", "many", "nesterov", "low"]
 @pytest.mark.parametrize("options", OPTIONS, ids=IDS)
 @pytest.mark.parametrize("d, k", [(5, 3), (100, 5)])
 def test_pairs_step_as_the_reference(d, k, options, columns, generator, device):
-    Case(d, k, generator, device, columns=columns, **options).check(pairs.step_pairs_, step_pairs)
+    Case(d, k, generator, device, columns=columns, **options).check(plan_pairs, step_pairs)
 
 
 @pytest.mark.parametrize("d, k", [(2, 1), (3, 1), (2, 63), (3, 100), (63, 63)])
 def test_pairs_of_odd_shapes(d, k, generator, device):
     for columns in (False, True):
         case = Case(d, k, generator, device, columns=columns, momentum=0.9)
-        case.check(pairs.step_pairs_, step_pairs, (LATE,))
+        case.check(plan_pairs, step_pairs, (LATE,))
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 def test_pairs_in_double_precision(columns, generator, device):
     options = {"columns": columns, "dtype": torch.float64, "momentum": 0.9}
     case = Case(7, 5, generator, device, **options)
-    case.check(pairs.step_pairs_, step_pairs)
+    case.check(plan_pairs, step_pairs)
 
 
 @pytest.mark.parametrize("options", OPTIONS[1:], ids=IDS[1:])
 def test_pairs_of_long_rows_go_twice_over_them(options, generator, device):
     case = Case(5, 63, generator, device, **options)
-    case.check(pairs.step_pairs_, step_pairs, block_k=16, pairs=2)
+    case.check(plan_pairs, step_pairs, block_k=16, pairs=2)
 
 
 @pytest.mark.parametrize("options", OPTIONS[1:], ids=IDS[1:])
 def test_pairs_of_large_columns_are_summed_in_chunks(options, generator, device):
     case = Case(5, 63, generator, device, columns=True, **options)
-    case.check(pairs.step_pairs_, step_pairs, chunks=3, rows=4)
+    case.check(plan_pairs, step_pairs, chunks=3, rows=4)
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
@@ -198,7 +205,7 @@ def test_pairs_of_large_columns_are_summed_in_chunks(options, generator, device)
 @pytest.mark.parametrize("d, k, s", [(20, 5, 3), (63, 5, 20)])
 def test_blocks_step_as_the_reference(d, k, s, options, columns, generator, device):
     case = Case(d, k, generator, device, columns=columns, **options)
-    case.check(blocks.step_blocks_, step_blocks, (LATE,), s)
+    case.check(plan_blocks, step_blocks, (LATE,), s)
 
 
 @pytest.mark.parametrize(
@@ -206,23 +213,26 @@ def test_blocks_step_as_the_reference(d, k, s, options, columns, generator, devi
 )
 def test_blocks_of_odd_shapes(d, k, s, generator, device):
     case = Case(d, k, generator, device, momentum=0.9)
-    case.check(blocks.step_blocks_, step_blocks, (LATE,), s, splits=2, apply_splits=3)
+    case.check(plan_blocks, step_blocks, (LATE,), s, splits=2, apply_splits=3)
 
 
 @pytest.mark.parametrize("retraction", ["exp", "cayley"])
 def test_blocks_turn_far(retraction, generator, device):
     case = Case(20, 7, generator, device, retraction=retraction)
     case.update = replace(case.update, lr=3.0)  # angles of several turns
-    case.check(blocks.step_blocks_, step_blocks, (0,), 20)
+    case.check(plan_blocks, step_blocks, (0,), 20)
 
 
 @pytest.mark.parametrize("retraction", ["exp", "cayley"])
 def test_many_steps_stay_on_the_manifold(retraction, generator, device):
     case = Case(6, 4, generator, device, retraction=retraction, momentum=0.9)
+    turns = (
+        plan_pairs(case.operands(), case.update),
+        plan_blocks(case.operands(), case.update, 3),
+    )
     for step in range(5):
-        for fused, args in ((pairs.step_pairs_, ()), (blocks.step_blocks_, (3,))):
-            state = (case.Xs, case.Gs, case.Ms, None, torch.tensor(step, device=device))
-            fused(*state, case.update, case.streams, *args)
+        for turn in turns:
+            turn(case.update, done=step)
     X = case.Xs[0].cpu()
     assert_close("X^T X", torch.eye(4)[None], X.mT @ X, torch.float32, factor=0.2)
 
@@ -231,34 +241,86 @@ def test_two_runs_give_the_same_bits(device):
     runs = []
     for _ in range(2):
         case = Case(20, 33, torch.Generator().manual_seed(1), device, num=3, momentum=0.9)
-        state = (case.Xs, case.Gs, case.Ms, None, torch.tensor(4, device=device), case.update)
-        pairs.step_pairs_(*state, case.streams)
-        blocks.step_blocks_(*state, case.streams, 5, splits=2)
+        plan_pairs(case.operands(4), case.update)(case.update)
+        plan_blocks(case.operands(4), case.update, 5, splits=2)(case.update)
         runs.append(case.Xs + case.Ms)
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
-def test_the_tables_of_addresses_are_reused_and_few(generator, device):
-    permutation._tables.clear()
-    case = Case(4, 2, generator, device, num=2)
-    for _ in range(2):
-        pairs.step_pairs_(
-            case.Xs, case.Gs, None, None, torch.tensor(0, device=device), case.update, case.streams
-        )
-    assert len(permutation._tables) == 1
-    for stream in range(permutation.NUM_TABLES + 3):
-        permutation._table(case.Xs, case.Gs, None, None, [stream, 0])
-    assert len(permutation._tables) == permutation.NUM_TABLES
+def test_the_numbers_of_a_launch_may_change(generator, device):
+    case = Case(8, 5, generator, device, momentum=0.5)
+    turn = plan_pairs(case.operands(), case.update)
+    for done, lr, momentum in ((0, 0.01, 0.5), (16, 0.02, 0.5), (1, 0.001, 0.9)):
+        update = replace(case.update, lr=lr, momentum=momentum)
+        X, M = step_pairs(
+            case.Xs[0], case.Gs[0], case.Ms[0], torch.tensor(done, device=device),
+            replace(update, stream=5),
+        )  # fmt: skip
+        turn(update, done)
+        assert_close("X", X.cpu(), case.Xs[0].cpu(), torch.float32)
+        assert_close("M", M.cpu(), case.Ms[0].cpu(), torch.float32)
+
+
+PLANS = [(plan_pairs, ()), (plan_blocks, (5,))]
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("plan, args", PLANS, ids=["pairs", "blocks"])
+def test_each_matrix_can_have_its_own_factor(plan, args, columns, generator, device):
+    case = Case(9, 4, generator, device, num=2, n=2, columns=columns)
+    before = [X.clone() for X in case.Xs]
+    factors = torch.tensor([0.0, 2.0, 0.5, 0.0], device=device)
+    plan(case.operands(factors=factors), case.update, *args)(case.update)
+    reference = step_pairs if plan is plan_pairs else step_blocks
+    for m, factor in enumerate(factors.tolist()):
+        p, b = divmod(m, 2)
+        update = replace(case.update, lr=case.update.lr * factor, stream=case.streams[p] + b)
+        matrix = (before[p][b : b + 1], case.Gs[p][b : b + 1], None)
+        expected, _ = reference(*matrix, torch.tensor(0, device=device), update, *args)
+        assert_close("X", expected.cpu(), case.Xs[p][b : b + 1].cpu(), torch.float32)
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("plan, args", PLANS, ids=["pairs", "blocks"])
+def test_parameters_that_are_not_live_stay_as_they_are(plan, args, columns, generator, device):
+    case = Case(9, 4, generator, device, num=3, columns=columns, momentum=0.9)
+    case.Gs[1].fill_(torch.nan)
+    before = [t.clone() for t in (*case.Xs, *case.Ms)]
+    live = torch.tensor([1, 0, 1], dtype=torch.int32, device=device)
+    plan(case.operands(live=live), case.update, *args)(case.update)
+    changed = [not torch.equal(a, b) for a, b in zip(before, (*case.Xs, *case.Ms), strict=True)]
+    assert changed == [True, False, True] * 2
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # the interpreter's NumPy
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("columns, tuning", [(False, {}), (True, {}), (True, {"chunks": 2})])
+@pytest.mark.parametrize("plan, args", PLANS, ids=["pairs", "blocks"])
+def test_a_gradient_that_is_not_finite_is_reported_and_touches_nothing(
+    plan, args, columns, tuning, bad, generator, device
+):
+    if plan is plan_blocks and tuning:
+        pytest.skip("pairs only")
+    case = Case(10, 4, generator, device, num=2, columns=columns, momentum=0.9)
+    case.Gs[1][0, 3, 2] = bad
+    row, momentum = case.Xs[1][0, 3].clone(), case.Ms[1][0, 3, 2].clone()
+    plan(case.operands(), case.update, *args, **tuning)(case.update)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    assert case.flags.tolist() == [1, 0, 1]
+    assert torch.equal(case.Xs[1][0, 3], row) and torch.equal(case.Ms[1][0, 3, 2], momentum)
+    for X in case.Xs:
+        assert_close("X^T X", torch.eye(4)[None], (X.mT @ X).cpu(), torch.float32)
+    assert all(bool(torch.isfinite(M).all()) for M in case.Ms)
 
 
 def test_what_the_kernels_cannot_do_is_refused(generator, device):
     case = Case(200, 1, generator, device)
-    state = (case.Xs, case.Gs, None, None, torch.tensor(0, device=device), case.update, [0])
     with pytest.raises(ValueError, match="`block_size` must be at most 64 in the CUDA kernel"):
-        blocks.step_blocks_(*state, 65)
-    double = [X.double() for X in case.Xs]
+        plan_blocks(case.operands(), case.update, 65)
+    case.Xs = [X.double() for X in case.Xs]
     with pytest.raises(ValueError, match="needs float32 points: got torch.float64"):
-        blocks.step_blocks_(double, *state[1:], 2)
-    wide = torch.zeros(1, 2, 2**15, device=device).mT
+        plan_blocks(case.operands(), case.update, 2)
+    case.Xs = case.Gs = [torch.zeros(1, 2, 2**15, device=device).mT]
     with pytest.raises(ValueError, match="storage rows up to 16384 long: got d=32768"):
-        pairs.step_pairs_([wide], [wide], *state[2:])
+        plan_pairs(case.operands(), case.update)

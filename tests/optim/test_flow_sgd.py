@@ -337,7 +337,25 @@ def test_a_gradient_that_is_not_finite_raises_and_changes_nothing(bad, generator
     with pytest.raises(NonFiniteGradientError, match="gradient of second must be finite: 1 of"):
         optimizer.step()
     assert torch.equal(p, before[0]) and torch.equal(q, before[1])
-    assert not optimizer.state_dict()["state"]
+    assert not any(s["momentum_buffer"].any() for s in optimizer.state.values())
+    assert optimizer.state_dict()["param_groups"][0]["step"] == 0
+
+
+@pytest.mark.parametrize("block_size", [2, 3, "dense"])
+def test_a_gradient_that_is_not_finite_can_be_skipped_and_counted(block_size, generator):
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    optimizer = FlowSGD([p, q], lr=0.1, momentum=0.9, block_size=block_size, nonfinite="skip")
+    for step in range(3):
+        set_gradient(p, generator)
+        set_gradient(q, generator)
+        if step != 1:
+            q.grad[2, 3] = torch.nan
+        before = p.detach().clone(), q.detach().clone()
+        optimizer.step()
+        assert not torch.equal(p, before[0])
+        assert torch.equal(q, before[1]) == (step != 1)
+    assert [int(optimizer.state[r]["skipped"]) for r in (p, q)] == [0, 2]
+    assert torch.isfinite(optimizer.state[q]["momentum_buffer"]).all()
 
 
 def test_a_gradient_whose_sum_overflows_is_fine(generator):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
@@ -139,3 +140,135 @@ def test_a_hundred_thousand_steps_stay_on_the_manifold(block_size, tf32):
         assert orthogonality_error(as_matrices(p.detach())).max() / 16 < 1e-5
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_gradients_that_move_are_followed_and_not_kept():
+    ends = []
+    for moving in (False, True):
+        params = weights(SHAPES)
+        optimizer = FlowSGD(params, lr=1e-2, momentum=0.9, block_size=2)
+        generator = torch.Generator("cuda").manual_seed(1)
+        kept = []
+        for _ in range(20):
+            for p in params:
+                if moving:
+                    kept.append(p.grad)
+                    p.grad = None
+                grad = torch.randn(p.shape, generator=generator, device="cuda")
+                if p.grad is None:
+                    p.grad = grad
+                else:
+                    p.grad.copy_(grad)
+            optimizer.step()
+        ends.append([p.detach().clone() for p in params])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    (p,) = weights([(1024, 1024)])
+    optimizer = FlowSGD([p], lr=1e-2, block_size=2)
+    before = torch.cuda.memory_allocated()
+    p.grad = torch.randn_like(p)
+    optimizer.step()
+    p.grad = None
+    assert torch.cuda.memory_allocated() - before < 0.01 * p.numel() * p.element_size()
+
+
+@pytest.mark.parametrize("block_size", [2, 16])
+def test_one_launch_for_all_gives_the_bits_of_one_for_each(block_size):
+    ends = []
+    for foreach in (None, False):
+        params = weights([(64, 64)] * 5 + [(9, 64)] * 3)
+        fill_gradients(params, torch.Generator().manual_seed(1))
+        FlowSGD(params, lr=1e-2, block_size=block_size, foreach=foreach).step()
+        ends.append([p.detach().clone() for p in params])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("block_size", [2, 16, "dense"])
+def test_a_gradient_that_is_not_finite_is_raised_without_waiting(block_size):
+    params = weights([(64, 64), (64, 64), (9, 100)])
+    named = list(zip(("first", "second", "third"), params, strict=True))
+    optimizer = FlowSGD(named, lr=1e-2, momentum=0.9, block_size=block_size)
+    fill_gradients(params, torch.Generator().manual_seed(1))
+    optimizer.step()
+    params[1].grad[5, 7] = torch.nan
+    optimizer.step()
+    torch.cuda.synchronize()
+    for p in params:
+        assert orthogonality_error(as_matrices(p.detach())).max() < 1e-4
+        assert torch.isfinite(optimizer.state[p]["momentum_buffer"]).all()
+    before = [p.detach().clone() for p in params]
+    with pytest.raises(NonFiniteGradientError, match="gradient of second must be finite"):
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(params, before, strict=True))
+    fill_gradients(params, torch.Generator().manual_seed(2))
+    optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("block_size", [2, 16, "dense"])
+def test_a_gradient_that_is_not_finite_can_be_skipped_on_the_device(block_size):
+    params = weights([(64, 64), (64, 64), (9, 100)])
+    optimizer = FlowSGD(params, lr=1e-2, momentum=0.9, block_size=block_size, nonfinite="skip")
+    fill_gradients(params, torch.Generator().manual_seed(1))
+    optimizer.step()
+    params[1].grad[5, 7] = torch.inf
+    before = [p.detach().clone() for p in params]
+    momentum = optimizer.state[params[1]]["momentum_buffer"].clone()
+    if block_size != "dense":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        optimizer.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    same = [torch.equal(p, q) for p, q in zip(params, before, strict=True)]
+    if block_size == "dense":  # X plus nothing is rounded once more by the exponential of zero
+        same[1] = bool((params[1] - before[1]).abs().max() < 1e-6)
+    assert same == [False, True, False]
+    assert torch.equal(optimizer.state[params[1]]["momentum_buffer"], momentum)
+    assert [int(optimizer.state[p]["skipped"]) for p in params] == [0, 1, 0]
+
+
+def test_steps_before_between_and_after_replays_draw_in_turn():
+    ends = []
+    for captured in (False, True):
+        params = weights([(64, 64)])
+        optimizer = FlowSGD(params, lr=1e-2, block_size=2, guard_every=0)
+        fill_gradients(params, torch.Generator().manual_seed(1))
+        optimizer.step()
+        if captured:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                optimizer.step()
+            again = graph.replay
+        else:
+            again = optimizer.step
+        for _ in range(3):
+            again()
+            optimizer.step()
+        assert optimizer.state_dict()["param_groups"][0]["step"] == 7
+        ends.append(params[0].detach().clone())
+    assert torch.equal(*ends)
+
+
+def test_double_precision_pairs_stay_at_double_precision():
+    (p,) = weights([(100, 40)], dtype=torch.float64)
+    with torch.no_grad():
+        orthogonal_(p)
+    optimizer = FlowSGD([p], lr=1e-3, block_size=2)
+    for _ in range(200):
+        p.grad = torch.randn_like(p)
+        optimizer.step()
+    assert orthogonality_error(p.detach()) < 1e-12
+
+
+@pytest.mark.slow
+def test_bfloat16_stays_on_the_manifold_with_its_master():
+    (p,) = weights([(256, 256)], dtype=torch.bfloat16)
+    optimizer = FlowSGD([p], lr=1e-4, block_size=2)
+    generator = torch.Generator("cuda").manual_seed(1)
+    p.grad = torch.empty_like(p)
+    for _ in range(100_000):
+        p.grad.normal_(generator=generator)
+        optimizer.step()
+    assert orthogonality_error(optimizer.state[p]["master"]) / 16 < 1e-5
+    assert orthogonality_error(p.detach().float()) / 16 < 5e-3

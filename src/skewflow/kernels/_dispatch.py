@@ -1,87 +1,74 @@
 """Which code runs a fused step: one readable choice by device, dtype and block size."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from .rotate_blocks.reference import step_blocks
 from .rotate_pairs.reference import step_pairs
 from .update import Update
 
+if TYPE_CHECKING:
+    from ._triton import Launches, Operands
+
 LARGEST_TRITON_BLOCK = 64
 LONGEST_TRITON_COLUMN = 16384
 """What the CUDA kernels take: larger blocks and longer columns run as the reference."""
 
 
+def has_kernel(X: Float[Tensor, "n d k"], block_size: int) -> bool:
+    """Whether `plan` can step such points."""
+    if X.device.type != "cuda":
+        return False
+    if block_size > 2:
+        return X.dtype == torch.float32 and block_size <= LARGEST_TRITON_BLOCK
+    rows_contiguous = X.stride(-1) == 1
+    return X.dtype in (torch.float32, torch.float64) and (
+        rows_contiguous or X.shape[-2] <= LONGEST_TRITON_COLUMN
+    )
+
+
+def plan(operands: "Operands", update: Update, block_size: int) -> "Launches":
+    """The launches that step several CUDA parameters of one shape and layout, in place."""
+    if block_size == 2:
+        from .rotate_pairs._triton import plan_pairs
+
+        return plan_pairs(operands, update)
+    from .rotate_blocks._triton import plan_blocks
+
+    return plan_blocks(operands, update, block_size)
+
+
 def step_(
-    Xs: Sequence[Tensor],
-    Gs: Sequence[Tensor],
-    Ms: Sequence[Tensor] | None,
-    Ps: Sequence[Tensor] | None,
+    X: Float[Tensor, "n d k"],
+    G: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
     step: Int[Tensor, ""],
     update: Update,
-    streams: Sequence[int],
     block_size: int,
 ) -> None:
-    """One step on several parameters of one shape, dtype and memory layout, in place.
+    """One step on one parameter, in place: compiled on the CPU, the reference elsewhere.
 
     Args:
-        Xs: The points, each (n, d, k): parameters, or the float32 masters of half precision ones.
-        Gs: Their gradients; not modified.
-        Ms: Their momentum buffers, or None.
-        Ps: The half precision parameters that receive the rounded points, or None.
+        X: The points: the parameter, or the float32 master of a half precision one.
+        G: Their gradients; not modified.
+        M: Their momentum buffer, or None.
         step: Steps done before, an int64 scalar on the points' device.
-        update: Step size, momentum and seed; its own stream is not used.
-        streams: Number of the first matrix of each parameter.
+        update: Step size, momentum, seed and stream.
         block_size: s, between 2 and d.
     """
-    if _runs_in_triton(Xs[0], block_size):
+    if X.device.type == "cpu" and X.dtype in (torch.float32, torch.float64):
         if block_size == 2:
-            from .rotate_pairs import _triton as pairs
+            from .rotate_pairs import cpu as pairs
 
-            pairs.step_pairs_(Xs, Gs, Ms, Ps, step, update, streams)
+            pairs.step_pairs_(X, G.to(X.dtype), M, step, update)
         else:
-            from .rotate_blocks import _triton as blocks
+            from .rotate_blocks import cpu as blocks
 
-            blocks.step_blocks_(Xs, Gs, Ms, Ps, step, update, streams, block_size)
+            blocks.step_blocks_(X, G.to(X.dtype), M, step, update, block_size)
         return
-    momenta: Sequence[Tensor | None] = Ms if Ms is not None else [None] * len(Xs)
-    for X, G, M, stream in zip(Xs, Gs, momenta, streams, strict=True):
-        mine = update.with_stream(stream)
-        if X.device.type == "cpu" and X.dtype in (torch.float32, torch.float64):
-            _step_cpu(X, G.to(X.dtype), M, step, mine, block_size)
-        else:
-            _step_reference(X, G, M, step, mine, block_size)
-    if Ps is not None:
-        for P, X in zip(Ps, Xs, strict=True):
-            P.copy_(X)
-
-
-def _runs_in_triton(X: Tensor, block_size: int) -> bool:
-    if X.device.type != "cuda" or X.dtype != torch.float32 or block_size > LARGEST_TRITON_BLOCK:
-        return False
-    rows_contiguous = X.stride(-1) == 1
-    return rows_contiguous or block_size > 2 or X.shape[-2] <= LONGEST_TRITON_COLUMN
-
-
-def _step_cpu(
-    X: Tensor, G: Tensor, M: Tensor | None, step: Tensor, update: Update, block_size: int
-) -> None:
-    if block_size == 2:
-        from .rotate_pairs import cpu as pairs
-
-        pairs.step_pairs_(X, G, M, step, update)
-    else:
-        from .rotate_blocks import cpu as blocks
-
-        blocks.step_blocks_(X, G, M, step, update, block_size)
-
-
-def _step_reference(
-    X: Tensor, G: Tensor, M: Tensor | None, step: Tensor, update: Update, block_size: int
-) -> None:
     if block_size == 2:
         X_new, M_new = step_pairs(X, G, M, step, update)
     else:

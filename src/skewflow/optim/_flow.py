@@ -1,15 +1,16 @@
 """What the optimisers on orthogonal matrices share: parameters, clock, drift guard, state."""
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
-from ..errors import NonFiniteGradientError, SamplingError
+from ..errors import SamplingError
 from ..geometry.matrices import MatrixView
 from ..kernels._dispatch import step_
 from ..kernels.permutation.reference import make_key, scalar
@@ -18,6 +19,7 @@ from ..samplers import Sampler
 from ._dense import dense_step
 from ._guard import TOLERANCE, polish_, residual
 from ._options import block_size_for, check_options, make_sampler
+from ._plan import Plan, make_plan
 from ._sampled import sampled_step_
 from ._weights import Weight
 
@@ -25,14 +27,16 @@ from ._weights import Weight
 class Flow(torch.optim.Optimizer, ABC):
     """Base of the optimisers: everything but how a gradient becomes a direction.
 
-    The clock, one int64 scalar per device, counts steps and is all the randomness of the fused
-    steps needs besides the seed. It lives on the device, so that a captured step advances it.
+    The number of steps is all the randomness of the fused steps needs besides the seed. The host
+    counts them; what a CUDA graph replays is counted on the device, by the graph itself.
     """
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._weights: dict[Tensor, Weight] = {}
-        self._clocks: dict[torch.device, Tensor] = {}
-        self._steps = 0
+        self._plans: dict[int, Plan] = {}
+        self._done = self._looks = 0
+        self._replayed: dict[torch.device, Tensor] = {}
+        self._captured = False
         self._pending: dict[Tensor, tuple[Tensor, torch.cuda.Event]] = {}
         super().__init__(params, defaults)
 
@@ -63,123 +67,140 @@ class Flow(torch.optim.Optimizer, ABC):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; every matrix stays orthogonal.
 
+        On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
+        unless it is dense or draws with a sampler on the host. Take a step before the capture, and
+        capture again after `load_state_dict`.
+
         Args:
             closure: Recomputes the loss and the gradients, as in `torch.optim`.
 
         Raises:
-            NonFiniteGradientError: If a gradient on the CPU holds NaN or infinity; nothing was
-                changed. On CUDA gradients are not looked at, which would wait for the device: use
-                a GradScaler, or check them yourself, where they may not be finite.
+            NonFiniteGradientError: If a gradient holds NaN or infinity; `nonfinite="skip"` leaves
+                such a parameter out instead. On the CPU nothing was changed. On CUDA the kernels
+                report it without making the host wait, so a later call raises; until then they
+                leave the rows alone that the gradient would spoil, and the momentum.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        work = [(group, self._with_gradients(group)) for group in self.param_groups]
-        for group, weights in work:
-            self._check_gradients(group, weights)
-        for group, weights in work:
-            self._step_group(group, weights)
-        for clock in self._clocks.values():
-            clock.add_(1)
-        self._steps += 1
+        plans = [self._plan(group) for group in self.param_groups]
+        for group, plan in zip(self.param_groups, plans, strict=True):
+            self._step_group(group, plan)
+        self._tick()
         self._guard()
         return loss
 
-    def _with_gradients(self, group: dict[str, Any]) -> list[Weight]:
-        return [self._weights[p] for p in group["params"] if p.grad is not None]
-
-    def _check_gradients(self, group: dict[str, Any], weights: Sequence[Weight]) -> None:
-        for weight in weights:
-            grad = weight.p.grad
-            assert grad is not None
-            if grad.is_sparse:
-                raise RuntimeError(
-                    f"{type(self).__name__} needs dense gradients: {weight.name} has a sparse one. "
-                    "Use `sparse=False` in the layer, or another optimiser for it."
-                )
-            # A sum is not finite if an entry is not; the other way round it may have overflowed.
-            if grad.device.type == "cpu" and not torch.isfinite(grad.sum()):
-                bad = int((~torch.isfinite(grad)).sum())
-                if bad:
-                    raise NonFiniteGradientError(
-                        f"the gradient of {weight.name} must be finite: {bad} of its "
-                        f"{grad.numel()} entries are NaN or infinite. Nothing was changed; lower "
-                        "the learning rate, clip, or look for the overflow in the model."
-                    )
+    def _plan(self, group: dict[str, Any]) -> Plan:
+        """How this group is stepped; raises if a gradient cannot be used."""
+        weights = [self._weights[p] for p in group["params"] if p.grad is not None]
+        plan = self._plans.get(id(group))
+        if plan is None or not plan.fits(group, weights):
+            for weight in weights:
+                self._prepare(group, weight)
+            states = [self.state[weight.p] for weight in weights]
+            plan = make_plan(group, weights, states, self._count, self._uses_factors)
+            self._plans[id(group)] = plan
+        plan.check()
+        return plan
 
     @abstractmethod
-    def _step_group(self, group: dict[str, Any], weights: Sequence[Weight]) -> None:
-        """Step the weights of one group that have a gradient."""
+    def _update(self, group: dict[str, Any]) -> Update:
+        """The numbers of a step."""
 
-    def _apply(
-        self,
-        group: dict[str, Any],
-        weights: Sequence[Weight],
-        buffers: Sequence[Tensor] | None,
-        update: Update,
-    ) -> None:
-        """One step of `weights`, by the fused kernels where they can, else one by one."""
-        buckets: dict[Any, list[tuple[Weight, Tensor, Tensor, Tensor | None]]] = defaultdict(list)
-        for place, weight in enumerate(weights):
-            p, state = weight.p, self.state[weight.p]
-            grad = p.grad
-            assert grad is not None
-            X = weight.view(weight.points(state))
-            G = weight.view(grad)
-            M = None if buffers is None else weight.view(buffers[place])
-            size = block_size_for(group["block_size"], weight.d, p.device)
-            if size == "dense" or group["sampler"] != "uniform":
-                self._apply_alone(group, weight, X, G, M, update, size)
-                self._store(weight, X)
-                continue
-            strides = (X.stride(), G.stride(), None if M is None else M.stride())
-            key = (p.device, X.dtype, p.dtype, G.dtype, X.shape, strides, size)
-            buckets[key].append((weight, X, G, M))
-        for (device, x_dtype, p_dtype, *_, size), bucket in buckets.items():
-            half = p_dtype != x_dtype
-            ours, Xs, Gs, Ms = zip(*bucket, strict=True)
-            step_(
-                Xs,
-                Gs,
-                None if buffers is None else Ms,
-                [weight.view(weight.p) for weight in ours] if half else None,
-                self._clock(device),
-                update,
-                [weight.stream for weight in ours],
-                size,
-            )
-            for weight, X in zip(ours, Xs, strict=True):
-                self._store(weight, X, written=half)
+    def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
+        """Make the state of a weight that is missing."""
 
-    def _apply_alone(
+    _uses_factors = False
+
+    def _factors(self, group: dict[str, Any], weights: Sequence[Weight]) -> Tensor:
+        """A factor on the step of each matrix of the weights."""
+        raise NotImplementedError
+
+    def _step_group(self, group: dict[str, Any], plan: Plan) -> None:
+        update = self._update(group)
+        for bucket in plan.buckets:
+            if bucket.factors is not None:
+                bucket.factors.copy_(self._factors(group, bucket.weights))
+            bucket.step(update, self._done)
+        for weight, size in plan.rest:
+            if plan.skips(weight):
+                self.state[weight.p]["skipped"] += 1
+            else:
+                self._step_alone(group, weight, update, size, plan)
+
+    def _step_alone(
         self,
         group: dict[str, Any],
         weight: Weight,
-        X: Tensor,
-        G: Tensor,
-        M: Tensor | None,
         update: Update,
         size: int | str,
+        plan: Plan,
     ) -> None:
-        D, new = direction(G.to(X.dtype), M, update)
-        if M is not None and new is not None:
-            M.copy_(new)
-        if size == "dense":
-            X.copy_(dense_step(X, D, update.lr, group["retraction"]))
-            return
-        samplers = self._samplers(group, weight, size)
-        sampled_step_(X, D, update, samplers, self._generator(weight, update.seed))
+        """A step of one weight: compiled on the CPU, dense, or drawn by a sampler on the host."""
+        p, state = weight.p, self.state[weight.p]
+        assert p.grad is not None
+        X, G = weight.view(weight.points(state)), weight.view(p.grad)
+        M = weight.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
+        factors = self._factors(group, [weight]) if self._uses_factors else None
+        if group["sampler"] == "uniform" and isinstance(size, int):
+            steps = self._time(p.device)
+            if factors is None:
+                step_(X, G, M, steps, update.with_stream(weight.stream), size)
+            else:
+                for b, factor in enumerate(factors.tolist()):
+                    mine = replace(update, lr=update.lr * factor, stream=weight.stream + b)
+                    M_b = None if M is None else M[b : b + 1]
+                    step_(X[b : b + 1], G[b : b + 1], M_b, steps, mine, size)
+        else:
+            D, new = direction(G.to(X.dtype), M, update)
+            if factors is not None:
+                D = D * factors.to(D)[:, None, None]
+            if p.device.type == "cuda" and size == "dense":
+                D, new = plan.without_nonfinite(weight, state, D, new, M)
+            if M is not None and new is not None:
+                M.copy_(new)
+            if size == "dense":
+                X.copy_(dense_step(X, D, update.lr, group["retraction"]))
+            else:
+                samplers = self._samplers(group, weight, size)
+                sampled_step_(X, D, update, samplers, self._generator(weight, update.seed))
+        self._store(weight, X)
 
-    def _store(self, weight: Weight, X: Tensor, written: bool = False) -> None:
+    def _store(self, weight: Weight, X: Tensor) -> None:
         """Bring the stepped points into the parameter, where they are not the parameter itself."""
         p, state = weight.p, self.state[weight.p]
         stepped: Tensor = state.get("master", p)
         if X.untyped_storage().data_ptr() != stepped.untyped_storage().data_ptr():
             stepped.copy_(weight.view.restore(X))  # the memory had no such view, so X was a copy
-        if stepped is not p and not written:
+        if stepped is not p:
             p.copy_(stepped)
+        increment_version(p)
         weight.written = p._version
+
+    def _count(self, device: torch.device) -> Tensor:
+        """Steps that graphs have replayed on a device; made before any capture."""
+        if device not in self._replayed:
+            if _capturing():
+                raise RuntimeError(
+                    f"the first step on {device} cannot be captured in a CUDA graph: take a step "
+                    "before the capture."
+                )
+            self._replayed[device] = torch.zeros((), dtype=torch.int64, device=device)
+        return self._replayed[device]
+
+    def _time(self, device: torch.device) -> Tensor:
+        """Steps done before this one."""
+        return self._count(device) + self._done
+
+    def _tick(self) -> None:
+        # A graph holds the host's count as it was at the capture: from then on the devices count.
+        self._captured |= _capturing()
+        if self._captured:
+            for replayed in self._replayed.values():
+                replayed.add_(1)
+        else:
+            self._done += 1
 
     def _samplers(self, group: dict[str, Any], weight: Weight, size: int | str) -> list[Sampler]:
         state = self.state[weight.p]
@@ -201,23 +222,19 @@ class Flow(torch.optim.Optimizer, ABC):
         generator: torch.Generator = state["generator"]
         return generator
 
-    def _clock(self, device: torch.device) -> Tensor:
-        if device not in self._clocks:
-            self._clocks[device] = torch.tensor(self._steps, dtype=torch.int64, device=device)
-        return self._clocks[device]
-
     def _guard(self) -> None:
         """Look at every parameter each `guard_every` steps; polish those that had drifted."""
+        self._looks += 1
         for group in self.param_groups:
             every = group["guard_every"]
-            if not every or self._steps % every or _capturing():
+            if not every or self._looks % every or _capturing():
                 continue
             for p in group["params"]:
                 weight, state = self._weights[p], self.state[p]
                 if p.grad is None:
                     continue
                 X = weight.view(weight.points(state))
-                seen = residual(X, group["seed"], weight.stream, self._clock(p.device))
+                seen = residual(X, group["seed"], weight.stream, self._time(p.device))
                 drift = self._later(weight, seen) if p.device.type == "cuda" else seen
                 if drift is not None and drift.item() > TOLERANCE[X.dtype]:
                     polish_(X)
@@ -247,15 +264,16 @@ class Flow(torch.optim.Optimizer, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
-        if self._clocks:
-            self._steps = max(int(clock) for clock in self._clocks.values())
+        steps = self._done
+        if self._captured:
+            steps += max(int(replayed) for replayed in self._replayed.values())
         for p in list(self._pending):
             arrived = self._arrived(self._weights[p])
             if arrived is not None:
                 self.state[p]["drift"] = float(arrived)
         packed = super().state_dict()
         for group in packed["param_groups"]:
-            group["step"] = self._steps
+            group["step"] = steps
             if isinstance(group["sampler"], Sampler):
                 group["sampler"] = type(group["sampler"]).__name__
         packed["state"] = {
@@ -269,9 +287,12 @@ class Flow(torch.optim.Optimizer, ABC):
         samplers = [group["sampler"] for group in self.param_groups]
         super().load_state_dict(deepcopy(state_dict))
         for group, sampler in zip(self.param_groups, samplers, strict=True):
-            self._steps = group.pop("step")
+            self._done = group.pop("step")
             group["sampler"] = sampler if isinstance(sampler, Sampler) else group["sampler"]
-        self._clocks.clear()
+        self._looks = self._done
+        self._replayed.clear()
+        self._captured = False
+        self._plans.clear()
         self._pending.clear()
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]

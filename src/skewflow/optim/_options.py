@@ -48,6 +48,7 @@ def check_options(group: dict[str, Any]) -> None:
         _validate.one_of(sampler, tuple(sorted(SAMPLERS)), "sampler")
     if sampler == "heavy_matchings" and size not in (2, "auto"):
         raise BlockSizeError(f"heavy matchings have block_size=2: got {size!r}.")
+    _validate.one_of(group["nonfinite"], ("raise", "skip"), "nonfinite")
     _validate.one_of(retraction, ("exp", "cayley", "polar"), "retraction")
     if retraction == "polar" and size != "dense":
         raise ValueError(

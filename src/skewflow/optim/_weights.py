@@ -14,7 +14,7 @@ from ..geometry.project import project
 from ..geometry.retractions import HALVES
 
 
-@dataclass
+@dataclass(eq=False)
 class Weight:
     """A parameter, how it is seen as matrices, and the number of its first matrix.
 
@@ -43,14 +43,20 @@ class Weight:
         """Rows of each matrix."""
         return self.view.matrices[1]
 
+    @property
+    def stale(self) -> bool:
+        """Somebody else has written to a half parameter since its master was brought to it."""
+        return self.p.dtype in HALVES and self.written >= 0 and self.p._version != self.written
+
     def points(self, state: dict[str, Any]) -> Tensor:
         """The tensor that is stepped: the parameter, or the float32 master of a half one."""
         if self.p.dtype not in HALVES:
             return self.p
-        if "master" not in state or (self.written >= 0 and self.p._version != self.written):
+        if "master" not in state or self.stale:
             # The stored half is orthonormal only to its own rounding: start from the nearest point.
             nearest = project(self.view(self.p).float())
             state["master"] = self.view.restore(nearest).clone(memory_format=torch.preserve_format)
+            self.written = self.p._version
         master: Tensor = state["master"]
         return master
 

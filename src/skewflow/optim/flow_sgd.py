@@ -1,10 +1,9 @@
 """FlowSGD: stochastic gradient descent on orthogonal matrices (Eq. 7, 8)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from ..kernels.update import Update
 from ..samplers import Sampler
@@ -38,6 +37,11 @@ class FlowSGD(Flow):
         maximize: Ascend.
         seed: Seed of every draw.
         guard_every: Steps between two looks at the drift off the manifold; 0 never looks.
+        nonfinite: What to do about a gradient with NaN or infinity: "raise", or "skip" the
+            parameter and count it in ``state[p]["skipped"]``. See `step`. On CUDA "skip" reads the
+            gradient once more, before the step.
+        foreach: False launches the CUDA kernels once for each parameter instead of once for all
+            of one shape.
 
     Example:
         >>> from skewflow.nn import orthogonal_
@@ -66,6 +70,8 @@ class FlowSGD(Flow):
         seed: int = 0,
         *,
         guard_every: int = 256,
+        nonfinite: Literal["raise", "skip"] = "raise",
+        foreach: bool | None = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -77,11 +83,13 @@ class FlowSGD(Flow):
             "maximize": maximize,
             "seed": seed,
             "guard_every": guard_every,
+            "nonfinite": nonfinite,
+            "foreach": foreach,
         }
         super().__init__(params, defaults)
 
-    def _step_group(self, group: dict[str, Any], weights: Sequence[Weight]) -> None:
-        update = Update(
+    def _update(self, group: dict[str, Any]) -> Update:
+        return Update(
             lr=float(group["lr"]),
             seed=group["seed"],
             momentum=group["momentum"],
@@ -89,12 +97,8 @@ class FlowSGD(Flow):
             maximize=group["maximize"],
             retraction=group["retraction"],
         )
-        buffers = [self._momentum(w) for w in weights] if group["momentum"] > 0 else None
-        self._apply(group, weights, buffers, update)
 
-    def _momentum(self, weight: Weight) -> Tensor:
+    def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state = self.state[weight.p]
-        if "momentum_buffer" not in state:
+        if group["momentum"] > 0 and "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight.points(state))
-        buffer: Tensor = state["momentum_buffer"]
-        return buffer

@@ -1,35 +1,17 @@
-"""The keyed permutation inside a CUDA kernel, and the plumbing that the fused steps share.
+"""The keyed permutation inside a CUDA kernel, and how a kernel finds its matrix.
 
-The device functions draw the same rows as the reference, bit by bit. The host functions let one
-launch reach many parameters of one shape: their addresses travel as a table on the device.
+The device functions draw the same rows as the reference, bit by bit.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from ...tournaments.counting import edge_probability
-from ..update import Update
 from .reference import num_rounds
 
 GOLDEN = tl.constexpr(0x9E3779B9)
 TABLE_COLUMNS = tl.constexpr(5)  # the addresses of X, G, M and P, and the stream
-NUM_TABLES = 64
-
-TRITON_TYPES = {
-    torch.float64: tl.float64,
-    torch.float32: tl.float32,
-    torch.bfloat16: tl.bfloat16,
-    torch.float16: tl.float16,
-}
 
 
 @triton.jit
@@ -109,10 +91,41 @@ def load_key(table_ptr, first_stream, param, b, seed, time):
 
 
 @triton.jit
-def find_round(step_ptr, d):
+def load_step(done, replayed_ptr):
+    """Steps before this one: those the host has counted, and those that graphs have replayed."""
+    return done.to(tl.int64) + tl.load(replayed_ptr)
+
+
+@triton.jit
+def is_live(live_ptr, param):
+    """Whether the parameter is to be stepped; without a list all of them are."""
+    if live_ptr is not None:
+        return tl.load(live_ptr + param) != 0
+    else:
+        return True
+
+
+@triton.jit
+def raise_flag(flags_ptr, param, bad):
+    """Tell the host, in its own memory, that a product of this parameter was not finite."""
+    tl.store(flags_ptr, 1, mask=bad)
+    tl.store(flags_ptr + 1 + param, 1, mask=bad)
+
+
+@triton.jit
+def load_scale(scale, factors_ptr, matrix, TYPE: tl.constexpr):
+    """The factor from omega to an angle: one for all, times one for each matrix if given."""
+    scale = tl.full((), scale, TYPE)
+    if factors_ptr is not None:
+        scale *= tl.load(factors_ptr + matrix).to(TYPE)
+    return scale
+
+
+@triton.jit
+def find_round(done, replayed_ptr, d):
     """Which round of which sweep it is, and how many rounds a sweep has."""
     num_rounds = d - 1 + d % 2
-    step = tl.load(step_ptr)
+    step = load_step(done, replayed_ptr)
     return (step % num_rounds).to(tl.int32), step // num_rounds, num_rounds
 
 
@@ -139,13 +152,14 @@ def find_partners(cols, d, r, num_rounds, key, BITS: tl.constexpr, NUM_ROUNDS: t
     return permute(y, d, key, BITS, NUM_ROUNDS)
 
 
-@triton.jit(do_not_specialize=["first_stream", "seed"])
+@triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def match_columns(
     partners_ptr,
     table_ptr,
-    step_ptr,
+    replayed_ptr,
     first_stream,
     seed,
+    done: tl.int64,
     n,
     d,
     num_tiles,
@@ -155,7 +169,7 @@ def match_columns(
 ):
     matrix = tl.program_id(0) // num_tiles
     cols = tl.program_id(0) % num_tiles * BLOCK_D + tl.arange(0, BLOCK_D)
-    r, sweep, num_rounds = find_round(step_ptr, d)
+    r, sweep, num_rounds = find_round(done, replayed_ptr, d)
     key = load_key(table_ptr, first_stream, matrix // n, (matrix % n).to(tl.int64), seed, sweep)
     partners = find_partners(cols, d, r, num_rounds, key, BITS, NUM_ROUNDS)
     tl.store(partners_ptr + matrix.to(tl.int64) * d + cols, partners, mask=cols < d)
@@ -185,14 +199,17 @@ def load_direction(
     NESTEROV: tl.constexpr,
     MAXIMIZE: tl.constexpr,
 ):
-    """`update.direction` of a tile; it writes the new momentum, so call it once for an element."""
+    """`update.direction` of a tile; it writes the new momentum, so call it once for an element.
+
+    A gradient that is not finite does not enter the momentum.
+    """
     # The gradient is not read again: it must not push out of the cache what is.
     D = tl.load(G_ptr + offsets_g, mask=mask, other=0.0, eviction_policy="evict_first").to(TYPE)
     if MAXIMIZE:
         D = -D
     if HAS_M:
         M = momentum * tl.load(M_ptr + offsets_m, mask=mask, other=0.0) + D
-        tl.store(M_ptr + offsets_m, M, mask=mask)
+        tl.store(M_ptr + offsets_m, M, mask=mask & (tl.abs(M) < float("inf")))
         if NESTEROV:
             D += momentum * M
         else:
@@ -203,108 +220,3 @@ def load_direction(
 def permutation_options(d: int) -> dict[str, int]:
     """The compile-time numbers of `permute`."""
     return {"BITS": max(1, (d - 1).bit_length()), "NUM_ROUNDS": num_rounds(d)}
-
-
-@cache
-def scale_of(d: int, block_size: int) -> float:
-    """The weight 1 / P(e) of the uniform estimate."""
-    return float(1 / edge_probability(d, block_size))
-
-
-def common_arguments(
-    Xs: Sequence[Tensor],
-    Gs: Sequence[Tensor],
-    Ms: Sequence[Tensor] | None,
-    Ps: Sequence[Tensor] | None,
-    update: Update,
-    streams: Sequence[int],
-) -> dict[str, Any]:
-    """What every kernel that reads the gradient takes: pointers, strides, types and switches."""
-    n, d, k = Xs[0].shape
-    many = len(Xs) > 1
-    table, aligned = _table(Xs, Gs, Ms, Ps, streams) if many else (None, False)
-    return {
-        "X_ptr": None if many else Xs[0],
-        "G_ptr": None if many else Gs[0],
-        "M_ptr": None if many or Ms is None else Ms[0],
-        "P_ptr": None if many or Ps is None else Ps[0],
-        "table_ptr": table,
-        "first_stream": streams[0],
-        "seed": update.seed,
-        "momentum": update.momentum,
-        "n": n,
-        "d": d,
-        "k": k,
-        "stride_x": Xs[0].stride(),
-        "stride_g": Gs[0].stride(),
-        "stride_m": Ms[0].stride() if Ms else (0, 0, 0),
-        "stride_p": Ps[0].stride() if Ps else (0, 0, 0),
-        "X_TYPE": TRITON_TYPES[Xs[0].dtype],
-        "G_TYPE": TRITON_TYPES[Gs[0].dtype],
-        "P_TYPE": TRITON_TYPES[Ps[0].dtype] if Ps else tl.float32,
-        "ALIGNED": aligned,
-        "HAS_M": Ms is not None,
-        "HAS_P": Ps is not None,
-        "NESTEROV": update.nesterov,
-        "MAXIMIZE": update.maximize,
-        **permutation_options(d),
-    }
-
-
-def select(arguments: dict[str, Any], kernel: Any) -> dict[str, Any]:
-    """Those of the arguments that a kernel takes."""
-    return {name: arguments[name] for name in kernel.arg_names if name in arguments}
-
-
-_tables: OrderedDict[Any, tuple[Tensor, bool, Any, int]] = OrderedDict()
-_captured: list[tuple[Tensor, Tensor]] = []
-
-
-def _table(
-    Xs: Sequence[Tensor],
-    Gs: Sequence[Tensor],
-    Ms: Sequence[Tensor] | None,
-    Ps: Sequence[Tensor] | None,
-    streams: Sequence[int],
-) -> tuple[Tensor, bool]:
-    """The device table of addresses and streams, and whether all addresses allow wide loads.
-
-    Equal addresses give the same table, so a set of parameters that stays put costs nothing.
-    """
-    device = Xs[0].device
-    columns = [[t.data_ptr() for t in ts] if ts else [0] * len(Xs) for ts in (Xs, Gs, Ms, Ps)]
-    key = (device, *map(tuple, columns), tuple(streams))
-    on_cuda = device.type == "cuda"
-    current = torch.cuda.current_stream(device) if on_cuda else None
-    capturing = on_cuda and torch.cuda.is_current_stream_capturing()
-    if key in _tables:
-        _tables.move_to_end(key)
-        table, aligned, copied, home = _tables[key]
-        # A capture may not wait on an event from outside it; entering one synchronises anyway.
-        if current is not None and current.cuda_stream != home and not capturing:
-            current.wait_event(copied)
-            table.record_stream(current)
-        return table, aligned
-    aligned = all(address % 16 == 0 for column in columns for address in column)
-    rows = list(zip(*columns, streams, strict=True))
-    host = torch.tensor(rows, dtype=torch.int64, pin_memory=on_cuda)
-    if current is None:
-        table, entry = host, (host, aligned, None, 0)
-    else:
-        table = host.to(device, non_blocking=True)
-        if capturing:  # replays copy again from the host, and only they fill this table
-            _captured.append((host, table))
-            return table, aligned
-        entry = (table, aligned, current.record_event(), current.cuda_stream)
-    _tables[key] = entry
-    if len(_tables) > NUM_TABLES:
-        _tables.popitem(last=False)
-    return table, aligned
-
-
-@cache
-def num_multiprocessors(device: torch.device) -> int:
-    """Of a CUDA device; a few for the interpreter, so that it, too, splits the work."""
-    if device.type != "cuda":
-        return 2
-    return torch.cuda.get_device_properties(device).multi_processor_count

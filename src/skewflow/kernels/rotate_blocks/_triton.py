@@ -12,28 +12,38 @@ their joint A is block diagonal, and so is its exponential.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .._triton import (
+    Launch,
+    Launches,
+    Operands,
+    common_arguments,
+    num_multiprocessors,
+    scale_of,
+    starts_early,
+)
 from ..permutation._triton import (
     choose,
-    common_arguments,
+    is_live,
     load_direction,
     load_key,
-    num_multiprocessors,
+    load_scale,
+    load_step,
     permute,
-    scale_of,
-    select,
+    raise_flag,
 )
 from ..update import Update
 
 MAX_BLOCK_SIZE = 64
 """Largest block whose exponential fits the shared memory of one program: 128 needs 256 KB."""
+
+SMALL_NORM = tl.constexpr(0.05)
+"""Below it four terms of the series are exact in float32: 0.05^5 / 120 is 3e-9."""
 
 GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2}
 APPLY_PROGRAMS = {16: 32, 32: 4, 64: 4}
@@ -65,16 +75,18 @@ def _find_rows(
     return rows.to(tl.int64), present
 
 
-@triton.jit(do_not_specialize=["first_stream", "seed"])
+@triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def _gram(
     X_ptr,
     G_ptr,
     M_ptr,
     table_ptr,
-    step_ptr,
+    replayed_ptr,
+    live_ptr,
     shares_ptr,
     first_stream,
     seed,
+    done: tl.int64,
     momentum: tl.float64,
     n,
     d,
@@ -99,6 +111,7 @@ def _gram(
     PACK: tl.constexpr,
     S: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     # Groups vary fastest: of a column-major X they read the same sectors, which L2 then holds.
     pid = tl.program_id(0)
@@ -110,9 +123,9 @@ def _gram(
     if HAS_M:
         M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
     mu = tl.full((), momentum, X_TYPE)
-    key = load_key(table_ptr, first_stream, param, b, seed, tl.load(step_ptr))
+    key = load_key(table_ptr, first_stream, param, b, seed, load_step(done, replayed_ptr))
     rows, present = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
-    rows, present = rows[:, None], present[:, None]
+    rows, present = rows[:, None], (present & is_live(live_ptr, param))[:, None]
     begin = split * split_size
     end = tl.minimum(begin + split_size, k)
     share = tl.zeros((S, S), tl.float32)
@@ -127,6 +140,8 @@ def _gram(
         at = rows * stride_x[1] + cols * stride_x[2]
         X = tl.load(X_ptr + at, mask=mask, other=0.0, eviction_policy="evict_last")
         share = tl.dot(D, tl.trans(X), share, input_precision="tf32x3")
+    if EARLY:
+        gdc_launch_dependents()
     lane = tl.arange(0, S)
     shares_ptr += ((matrix.to(tl.int64) * num_groups + group) * splits + split) * (S * S)
     tl.store(shares_ptr + lane[:, None] * S + lane[None, :], share)
@@ -139,6 +154,24 @@ def _product(A, B):
 
 @triton.jit
 def _exponential(A, norm):
+    r"""$\exp(A) - I$, orthogonal to rounding: four terms for a small A, else `_far`."""
+    if norm < SMALL_NORM:
+        A2 = _product(A, A)
+        E = A + (A2 / 2 + _product(A2, A / 6 + A2 / 24))
+    else:
+        E = _polish(_far(A, norm))
+    return E
+
+
+@triton.jit
+def _polish(E):
+    """One Newton-Schulz step, R - R (R^T R - I) / 2, brings R = I + E back to orthogonal."""
+    F = E + tl.trans(E) + _product(tl.trans(E), E)
+    return E - 0.5 * (F + _product(E, F))
+
+
+@triton.jit
+def _far(A, norm):
     r"""$\exp(A) - I$ by scaling to norm 1/2, eight terms of the series, and squaring back."""
     squarings = 0
     while (norm > 0.5) & (squarings < 40):  # a bound, or an infinite norm would never end
@@ -181,7 +214,10 @@ def _cayley(A, norm, S: tl.constexpr):
 def _retract(
     shares_ptr,
     E_ptr,
+    flags_ptr,
+    factors_ptr,
     scale: tl.float64,
+    n,
     small,
     larger,
     num_blocks,
@@ -190,7 +226,11 @@ def _retract(
     CAYLEY: tl.constexpr,
     PACK: tl.constexpr,
     S: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     pid = tl.program_id(0).to(tl.int64)
     group = tl.program_id(0) % num_groups
     lane = tl.arange(0, S)
@@ -206,26 +246,29 @@ def _retract(
     block = _block_of(places, small, larger)
     last = tl.minimum((group + 1) * PACK, num_blocks)
     together = (block[:, None] == block[None, :]) & (block < last)[:, None]
-    A = tl.full((), scale, tl.float32) * (total - tl.trans(total))
+    matrix = tl.program_id(0) // num_groups
+    A = load_scale(scale, factors_ptr, matrix, tl.float32) * (total - tl.trans(total))
     A = tl.where(together, A, 0.0)
     # The eigenvalues of a skew matrix come in pairs: its spectral norm is below |A|_F / sqrt(2).
     norm = tl.sqrt(0.5 * tl.sum(tl.sum(A * A, axis=1), axis=0))
-    E = _cayley(A, norm, S) if CAYLEY else _exponential(A, norm)
-    # One Newton-Schulz step, R - R (R^T R - I) / 2, brings R = I + E back to orthogonal.
-    F = E + tl.trans(E) + _product(tl.trans(E), E)
-    E = E - 0.5 * (F + _product(E, F))
+    bad = (norm < float("inf")) == 0
+    raise_flag(flags_ptr, matrix // n, bad)
+    A, norm = tl.where(bad, 0.0, A), tl.where(bad, 0.0, norm)
+    E = _polish(_cayley(A, norm, S)) if CAYLEY else _exponential(A, norm)
     tl.store(E_ptr + pid * (S * S) + tile, E)
 
 
-@triton.jit(do_not_specialize=["first_stream", "seed"])
+@triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def _apply(
     X_ptr,
     P_ptr,
     table_ptr,
-    step_ptr,
+    replayed_ptr,
+    live_ptr,
     E_ptr,
     first_stream,
     seed,
+    done: tl.int64,
     n,
     d,
     k,
@@ -246,6 +289,7 @@ def _apply(
     PACK: tl.constexpr,
     S: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     # Backwards: what the Gram matrices read last is still in L2.
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -255,11 +299,13 @@ def _apply(
     X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
     if HAS_P:
         P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
-    key = load_key(table_ptr, first_stream, param, b, seed, tl.load(step_ptr))
+    key = load_key(table_ptr, first_stream, param, b, seed, load_step(done, replayed_ptr))
     rows, present = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
-    rows, present = rows[:, None], present[:, None]
+    rows, present = rows[:, None], (present & is_live(live_ptr, param))[:, None]
     lane = tl.arange(0, S)
     E_ptr += (matrix.to(tl.int64) * num_groups + group) * (S * S)
+    if EARLY:
+        gdc_wait()
     E = tl.load(E_ptr + lane[:, None] * S + lane[None, :])
     begin = split * split_size
     end = tl.minimum(begin + split_size, k)
@@ -275,112 +321,78 @@ def _apply(
             tl.store(P_ptr + at_p, X.to(P_TYPE), mask=mask)
 
 
-def step_blocks_(
-    Xs: Sequence[Tensor],
-    Gs: Sequence[Tensor],
-    Ms: Sequence[Tensor] | None,
-    Ps: Sequence[Tensor] | None,
-    step: Tensor,
-    update: Update,
-    streams: Sequence[int],
-    block_size: int,
-    **tuning: int,
-) -> None:
-    """`step_blocks` in place, on all parameters of one shape at once, without a synchronisation.
+def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: int) -> Launches:
+    """The launches of `step_blocks`, in place, on all parameters of one shape at once.
 
     Args:
-        Xs: Points (n, d, k) of one shape and layout, float32; written to.
-        Gs: Euclidean gradients of one layout, in any float dtype.
-        Ms: Momentum buffers, float32, written to; or None.
-        Ps: Low-precision tensors of one layout that receive the rounded points; or None.
-        step: Steps done before, an int64 scalar on the device.
-        update: Step size, momentum and seed; its `stream` is not read.
-        streams: Number of the first matrix of each parameter.
+        operands: The tensors; the points are float32.
+        update: Switches and seed of the step; its numbers are given at each launch.
         block_size: s, between 2 and `MAX_BLOCK_SIZE`.
         **tuning: Overrides of the launches: `splits`, `block_k`, `apply_splits`, `apply_block_k`,
-            `gram_warps`, `retract_warps`, `apply_warps`.
+            `gram_warps`, `retract_warps`, `apply_warps`, `early`.
 
     Raises:
         ValueError: If the blocks are too large or the points not float32.
     """
+    X = operands.Xs[0]
     if block_size > MAX_BLOCK_SIZE:
         raise ValueError(
             f"`block_size` must be at most {MAX_BLOCK_SIZE} in the CUDA kernel: got {block_size}."
         )
-    if Xs[0].dtype != torch.float32:
-        raise ValueError(f"the CUDA kernel of blocks needs float32 points: got {Xs[0].dtype}.")
-    for kernel, grid, arguments in plan(
-        Xs, Gs, Ms, Ps, step, update, streams, block_size, **tuning
-    ):
-        kernel[grid](**arguments)
-
-
-def plan(
-    Xs: Sequence[Tensor],
-    Gs: Sequence[Tensor],
-    Ms: Sequence[Tensor] | None,
-    Ps: Sequence[Tensor] | None,
-    step: Tensor,
-    update: Update,
-    streams: Sequence[int],
-    block_size: int,
-    **tuning: int,
-) -> list[tuple[Any, tuple[int], dict[str, Any]]]:
-    """The three launches of a step as (kernel, grid, arguments), so that each can be timed."""
-    X = Xs[0]
-    n, d, _ = X.shape
+    if X.dtype != torch.float32:
+        raise ValueError(f"the CUDA kernel of blocks needs float32 points: got {X.dtype}.")
+    d = X.shape[1]
     num_blocks = -(-d // block_size)
     small, larger = divmod(d, num_blocks)
     pack = max(1, 16 // (small + bool(larger)))
     S = max(16, triton.next_power_of_2(small + bool(larger)))
-    num_groups, num_matrices = triton.cdiv(num_blocks, pack), len(Xs) * n
-    gram = _split(X, num_groups * num_matrices, GRAM_PROGRAMS[S], tuning.get("splits"))
-    apply = _split(X, num_groups * num_matrices, APPLY_PROGRAMS[S], tuning.get("apply_splits"))
+    num_groups = triton.cdiv(num_blocks, pack)
+    programs = operands.num_matrices * num_groups
+    gram = _split(X, programs, GRAM_PROGRAMS[S], tuning.get("splits"))
+    apply = _split(X, programs, APPLY_PROGRAMS[S], tuning.get("apply_splits"))
+    # A kernel may start while the one before it ends, and wait only where it needs its results.
+    early = bool(tuning.get("early", starts_early(X.device)))
+    chained = {"launch_pdl": True} if early else {}
+    shares = X.new_empty(programs, gram["splits"], S, S)
+    E = X.new_empty(programs, S, S)
     arguments = {
-        **common_arguments(Xs, Gs, Ms, Ps, update, streams),
-        "step_ptr": step,
-        "shares_ptr": X.new_empty(num_matrices, num_groups, gram["splits"], S, S),
-        "E_ptr": X.new_empty(num_matrices, num_groups, S, S),
-        "scale": -update.lr * scale_of(d, block_size),
-        "CAYLEY": update.retraction == "cayley",
+        **common_arguments(operands, update),
+        "shares_ptr": shares,
+        "E_ptr": E,
         "small": small,
         "larger": larger,
         "num_blocks": num_blocks,
         "num_groups": num_groups,
         "PACK": pack,
         "S": S,
+        "EARLY": early,
     }
-    return [
-        (
+    block_k = {"BLOCK_K": tuning.get("block_k", 64)}
+    apply_block_k = {"BLOCK_K": tuning.get("apply_block_k", 64 if S <= 32 else 32)}
+    launches = [
+        Launch(
             _gram,
-            (num_matrices * num_groups * gram["splits"],),
-            {
-                **select(arguments, _gram),
-                **gram,
-                "BLOCK_K": tuning.get("block_k", 64),
-                "num_warps": tuning.get("gram_warps", S // 16),
-            },
+            programs * gram["splits"],
+            {**arguments, **gram, **block_k},
+            num_warps=tuning.get("gram_warps", S // 16),
         ),
-        (
+        Launch(
             _retract,
-            (num_matrices * num_groups,),
-            {
-                **select(arguments, _retract),
-                "splits": gram["splits"],
-                "num_warps": tuning.get("retract_warps", 1 if S == 16 else 4),
-            },
+            programs,
+            {**arguments, **gram},
+            num_warps=tuning.get("retract_warps", 1 if S == 16 else 4),
+            **chained,
         ),
-        (
+        Launch(
             _apply,
-            (num_matrices * num_groups * apply["splits"],),
-            {
-                **select(arguments, _apply),
-                **apply,
-                "BLOCK_K": tuning.get("apply_block_k", 64 if S <= 32 else 32),
-                "num_warps": tuning.get("apply_warps", 4 if S <= 32 else 2),
-            },
+            programs * apply["splits"],
+            {**arguments, **apply, **apply_block_k},
+            num_warps=tuning.get("apply_warps", 4 if S <= 32 else 2),
+            **chained,
         ),
     ]
+    kept = [shares, E, arguments["table_ptr"], *operands.kept]
+    return Launches(X.device, scale_of(d, block_size), launches, kept)
 
 
 def _split(X: Tensor, num_programs: int, per_sm: int, splits: int | None) -> dict[str, int]:

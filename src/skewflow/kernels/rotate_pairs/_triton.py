@@ -8,7 +8,6 @@ comes first does not matter.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,18 +15,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton import (
+    Launch,
+    Launches,
+    Operands,
+    common_arguments,
+    num_multiprocessors,
+    scale_of,
+)
 from ..permutation._triton import (
     choose,
-    common_arguments,
     find_pairs,
     find_partners,
     find_round,
+    is_live,
     load_direction,
     load_key,
+    load_scale,
     match_columns,
-    num_multiprocessors,
-    scale_of,
-    select,
+    raise_flag,
 )
 from ..update import Update
 
@@ -40,8 +46,11 @@ MAX_SMALL = 65536
 
 
 @triton.jit
-def _turn(theta, CAYLEY: tl.constexpr):
-    half = 0.5 * theta
+def _turn(theta, present, flags_ptr, param, CAYLEY: tl.constexpr):
+    """Cosine less one and sine; an angle that is not finite turns nothing, and is reported."""
+    good = tl.abs(theta) < float("inf")
+    raise_flag(flags_ptr, param, tl.max((present & (good == 0)).to(tl.int32), axis=0) > 0)
+    half = tl.where(good, 0.5 * theta, 0.0)
     if CAYLEY:
         sine = 2.0 * half / (1.0 + half * half)
         lost = -half * sine
@@ -52,16 +61,20 @@ def _turn(theta, CAYLEY: tl.constexpr):
     return lost, sine
 
 
-@triton.jit(do_not_specialize=["first_stream", "seed"])
+@triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def _rotate_rows(
     X_ptr,
     G_ptr,
     M_ptr,
     P_ptr,
     table_ptr,
-    step_ptr,
+    replayed_ptr,
+    flags_ptr,
+    live_ptr,
+    factors_ptr,
     first_stream,
     seed,
+    done: tl.int64,
     scale: tl.float64,
     momentum: tl.float64,
     n,
@@ -98,10 +111,11 @@ def _rotate_rows(
         P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
     mu = tl.full((), momentum, X_TYPE)
 
-    r, sweep, num_rounds = find_round(step_ptr, d)
+    r, sweep, num_rounds = find_round(done, replayed_ptr, d)
     key = load_key(table_ptr, first_stream, param, b, seed, sweep)
+    scale = load_scale(scale, factors_ptr, matrix, X_TYPE)
     q = group * PAIRS + tl.arange(0, PAIRS)
-    present = q < (d + 1) // 2
+    present = (q < (d + 1) // 2) & is_live(live_ptr, param)
     q = tl.where(present, q, 0)
     i, j = find_pairs(q, d, r, num_rounds, key, BITS, NUM_ROUNDS)
     i, j = i[:, None], j[:, None]
@@ -120,7 +134,7 @@ def _rotate_rows(
         Di = load_direction(G_ptr, M_ptr, g_i, m_i, in_i, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
         Dj = load_direction(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
         omega = tl.sum(Di * Xj - Xi * Dj, axis=1)
-        lost, sine = _turn(tl.full((), scale, X_TYPE) * omega, CAYLEY)
+        lost, sine = _turn(scale * omega, present, flags_ptr, param, CAYLEY)
         lost, sine = lost[:, None], sine[:, None]
         Yi = Xi + (lost * Xi + sine * Xj)
         Yj = Xj + (lost * Xj - sine * Xi)
@@ -143,7 +157,7 @@ def _rotate_rows(
             Dj = load_direction(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
             total += Di * Xj - Xi * Dj
         omega = tl.sum(total, axis=1)
-        lost, sine = _turn(tl.full((), scale, X_TYPE) * omega, CAYLEY)
+        lost, sine = _turn(scale * omega, present, flags_ptr, param, CAYLEY)
         lost, sine = lost[:, None], sine[:, None]
         for start in range(0, k, BLOCK_K):
             c = start + cols
@@ -165,7 +179,11 @@ def _turn_columns(
     partners_ptr,
     sums_ptr,
     turns_ptr,
+    flags_ptr,
+    live_ptr,
+    factors_ptr,
     scale: tl.float64,
+    n,
     d,
     num_chunks,
     num_tiles,
@@ -174,8 +192,9 @@ def _turn_columns(
     BLOCK_D: tl.constexpr,
 ):
     matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
+    param = tl.program_id(0) // num_tiles // n
     cols = tl.program_id(0) % num_tiles * BLOCK_D + tl.arange(0, BLOCK_D)
-    mask = cols < d
+    mask = (cols < d) & is_live(live_ptr, param)
     partners = tl.load(partners_ptr + matrix * d + cols, mask=mask, other=0)
     sums_ptr += matrix * num_chunks * d
     # The same order of the chunks at i and at j, so that their angles are exactly opposite.
@@ -184,24 +203,29 @@ def _turn_columns(
         own += tl.load(sums_ptr + cols, mask=mask, other=0.0)
         other += tl.load(sums_ptr + partners, mask=mask, other=0.0)
         sums_ptr += d
-    lost, sine = _turn(tl.full((), scale, X_TYPE) * (own - other), CAYLEY)
+    scale = load_scale(scale, factors_ptr, matrix, X_TYPE)
+    lost, sine = _turn(scale * (own - other), mask, flags_ptr, param, CAYLEY)
     tl.store(turns_ptr + 2 * matrix * d + cols, lost, mask=mask)
     tl.store(turns_ptr + (2 * matrix + 1) * d + cols, sine, mask=mask)
 
 
-@triton.jit(do_not_specialize=["first_stream", "seed"])
+@triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def _rotate_columns(
     X_ptr,
     G_ptr,
     M_ptr,
     P_ptr,
     table_ptr,
-    step_ptr,
+    replayed_ptr,
     partners_ptr,
     sums_ptr,
     turns_ptr,
+    flags_ptr,
+    live_ptr,
+    factors_ptr,
     first_stream,
     seed,
+    done: tl.int64,
     scale: tl.float64,
     momentum: tl.float64,
     n,
@@ -236,9 +260,9 @@ def _rotate_columns(
     matrix = matrix.to(tl.int64)
     X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
     cols = tl.arange(0, BLOCK_D)
-    in_d = cols < d
+    in_d = (cols < d) & is_live(live_ptr, param)
     if SUM and ROTATE:
-        r, sweep, num_rounds = find_round(step_ptr, d)
+        r, sweep, num_rounds = find_round(done, replayed_ptr, d)
         key = load_key(table_ptr, first_stream, param, b, seed, sweep)
         partners = find_partners(cols, d, r, num_rounds, key, BITS, NUM_ROUNDS)
     else:
@@ -274,7 +298,8 @@ def _rotate_columns(
         if SUM:
             tl.debug_barrier()  # the sums of the other threads
             sums -= tl.load(sums_ptr + partners, mask=in_d, other=0.0)
-            lost, sine = _turn(tl.full((), scale, X_TYPE) * sums, CAYLEY)
+            scale = load_scale(scale, factors_ptr, matrix, X_TYPE)
+            lost, sine = _turn(scale * sums, in_d, flags_ptr, param, CAYLEY)
         else:
             lost = tl.load(turns_ptr + 2 * matrix * d + cols, mask=in_d, other=0.0)
             sine = tl.load(turns_ptr + (2 * matrix + 1) * d + cols, mask=in_d, other=0.0)
@@ -294,44 +319,27 @@ def _rotate_columns(
                 tl.store(P_ptr + at_p, Y.to(P_TYPE), mask=mask)
 
 
-def step_pairs_(
-    Xs: Sequence[Tensor],
-    Gs: Sequence[Tensor],
-    Ms: Sequence[Tensor] | None,
-    Ps: Sequence[Tensor] | None,
-    step: Tensor,
-    update: Update,
-    streams: Sequence[int],
-    **tuning: int,
-) -> None:
-    """`step_pairs` in place, on all parameters of one shape at once, without a synchronisation.
+def plan_pairs(operands: Operands, update: Update, **tuning: int) -> Launches:
+    """The launches of `step_pairs`, in place, on all parameters of one shape at once.
 
     Args:
-        Xs: Points (n, d, k) of one shape, dtype (float32 or float64) and layout; written to.
-        Gs: Euclidean gradients of one layout, in any float dtype.
-        Ms: Momentum buffers in the dtype of the points, written to; or None.
-        Ps: Low-precision tensors of one layout that receive the rounded points; or None.
-        step: Steps done before, an int64 scalar on the device.
-        update: Step size, momentum and seed; its `stream` is not read.
-        streams: Number of the first matrix of each parameter.
+        operands: The tensors; the points are float32 or float64.
+        update: Switches and seed of the step; its numbers are given at each launch.
         **tuning: Overrides of the launch: `pairs`, `block_k`, `num_warps`; `rows`, `chunks`.
     """
-    arguments = {
-        **common_arguments(Xs, Gs, Ms, Ps, update, streams),
-        "step_ptr": step,
-        "scale": -update.lr * scale_of(Xs[0].shape[-2], 2),
-        "CAYLEY": update.retraction == "cayley",
-    }
-    X = Xs[0]
+    X = operands.Xs[0]
+    arguments = common_arguments(operands, update)
     if X.stride(-1) != 1 and X.stride(-2) == 1:
-        _step_columns(X, len(Xs) * X.shape[0], arguments, tuning)
+        launches, scratch = _column_launches(X, operands.num_matrices, arguments, tuning)
     else:
-        _step_rows(X, len(Xs) * X.shape[0], arguments, tuning)
+        launches, scratch = [_row_launch(X, operands.num_matrices, arguments, tuning)], []
+    kept = [*scratch, arguments["table_ptr"], *operands.kept]
+    return Launches(X.device, scale_of(X.shape[-2], 2), launches, kept)
 
 
-def _step_rows(
+def _row_launch(
     X: Tensor, num_matrices: int, arguments: dict[str, Any], tuning: dict[str, int]
-) -> None:
+) -> Launch:
     _, d, k = X.shape
     longest = MAX_ONE_PASS * 4 // X.element_size()
     block_k = tuning.get("block_k", min(triton.next_power_of_2(k), longest))
@@ -340,19 +348,18 @@ def _step_rows(
     # At most 8 elements of a row in a thread: four rows are held at once.
     default_warps = max(4, min(32, pairs * block_k * X.element_size() // 1024))
     num_groups = triton.cdiv((d + 1) // 2, pairs)
-    _rotate_rows[(num_groups * num_matrices,)](
-        **select(arguments, _rotate_rows),
-        num_groups=num_groups,
-        PAIRS=pairs,
-        BLOCK_K=block_k,
-        ONE_PASS=block_k >= k,
+    tiles = {"PAIRS": pairs, "BLOCK_K": block_k, "ONE_PASS": block_k >= k}
+    return Launch(
+        _rotate_rows,
+        num_groups * num_matrices,
+        {**arguments, **tiles, "num_groups": num_groups},
         num_warps=tuning.get("num_warps", default_warps),
     )
 
 
-def _step_columns(
+def _column_launches(
     X: Tensor, num_matrices: int, arguments: dict[str, Any], tuning: dict[str, int]
-) -> None:
+) -> tuple[list[Launch], list[Tensor]]:
     _, d, k = X.shape
     if d > MAX_COLUMNS:
         raise ValueError(
@@ -363,32 +370,35 @@ def _step_columns(
     small = d * k <= MAX_SMALL and "chunks" not in tuning
     tile = max(block_d, 8192 if small else 4096)
     rows = tuning.get("rows", min(tile // block_d, triton.next_power_of_2(k)))
-    num_warps = tuning.get("num_warps", max(4, min(16, rows * block_d // 256)))
+    warps = tuning.get("num_warps", max(4, min(16, rows * block_d // 256)))
     chunks = 1 if small else tuning.get("chunks", _num_chunks(X, k, rows, num_matrices))
-    chunk_size = triton.cdiv(k, chunks)
-    arguments |= {
+    sums = X.new_empty(num_matrices, chunks, d)
+    arguments = {
+        **arguments,
         "num_chunks": chunks,
-        "chunk_size": chunk_size,
+        "chunk_size": triton.cdiv(k, chunks),
         "partners_ptr": None,
         "turns_ptr": None,
-        "sums_ptr": X.new_empty(num_matrices, chunks, d),
+        "sums_ptr": sums,
         "BLOCK_D": block_d,
         "ROWS": rows,
+        "SUM": True,
+        "ROTATE": True,
     }
-    grid = (num_matrices * chunks,)
-    columns = _rotate_columns
+    programs = num_matrices * chunks
     if small:
-        columns[grid](**select(arguments, columns), SUM=True, ROTATE=True, num_warps=num_warps)
-        return
-    arguments["partners_ptr"] = X.new_empty(num_matrices, d, dtype=torch.int32)
-    arguments["turns_ptr"] = X.new_empty(num_matrices, 2, d)
+        return [Launch(_rotate_columns, programs, arguments, num_warps=warps)], [sums]
+    partners = X.new_empty(num_matrices, d, dtype=torch.int32)
+    turns = X.new_empty(num_matrices, 2, d)
+    arguments |= {"partners_ptr": partners, "turns_ptr": turns}
     num_tiles = triton.cdiv(d, 256)
-    tiles = {"num_tiles": num_tiles, "BLOCK_D": 256}
-    tiled = {name: value for name, value in arguments.items() if name not in tiles}
-    match_columns[(num_matrices * num_tiles,)](**select(tiled, match_columns), **tiles)
-    columns[grid](**select(arguments, columns), SUM=True, ROTATE=False, num_warps=num_warps)
-    _turn_columns[(num_matrices * num_tiles,)](**select(tiled, _turn_columns), **tiles)
-    columns[grid](**select(arguments, columns), SUM=False, ROTATE=True, num_warps=num_warps)
+    tiled = {**arguments, "num_tiles": num_tiles, "BLOCK_D": 256}
+    return [
+        Launch(match_columns, num_matrices * num_tiles, tiled),
+        Launch(_rotate_columns, programs, {**arguments, "ROTATE": False}, num_warps=warps),
+        Launch(_turn_columns, num_matrices * num_tiles, tiled),
+        Launch(_rotate_columns, programs, {**arguments, "SUM": False}, num_warps=warps),
+    ], [sums, partners, turns]
 
 
 def _num_chunks(X: Tensor, k: int, rows: int, num_matrices: int) -> int:

@@ -1,0 +1,212 @@
+"""From the tensors of a step to the launches of its kernels, which then cost little to repeat.
+
+One launch reaches many parameters of one shape: their addresses travel as a table on the device.
+A launch keeps addresses, not tensors, so that it does not hold on to gradients.
+"""
+
+# mypy: disable-error-code="misc, valid-type"
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from ..tournaments.counting import edge_probability
+from .permutation._triton import permutation_options
+from .update import Update
+
+TRITON_TYPES = {
+    torch.float64: tl.float64,
+    torch.float32: tl.float32,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
+
+
+class Launch:
+    """One kernel, its grid and its arguments; from the second time on only the numbers change.
+
+    Triton looks at every argument of a call to find the compiled kernel, which takes longer than
+    the kernel of a 4096 x 4096 matrix. Here the compiled kernel is told the same addresses again.
+
+    Args:
+        kernel: The Triton kernel.
+        programs: How many programs run.
+        arguments: Arguments by name, but for the numbers; others than the kernel's are left out.
+        **options: Options of the compiler, such as `num_warps`.
+    """
+
+    def __init__(
+        self, kernel: Any, programs: int, arguments: dict[str, Any], **options: Any
+    ) -> None:
+        self.kernel, self.options, self._grid = kernel, options, (programs, 1, 1)
+        self._arguments = {k: v for k, v in arguments.items() if k in kernel.arg_names}
+        self._numbers: list[tuple[int, str]] = []
+        self._values: list[Any] = []
+        self._run: Any = None
+
+    def __call__(self, numbers: dict[str, Any]) -> None:
+        """Launch with the numbers of this step: `scale`, `momentum`, `done`."""
+        if self._run is None:
+            self._first(numbers)
+            return
+        for place, name in self._numbers:
+            self._values[place] = numbers[name]
+        self._run(*self._values)
+
+    def _first(self, numbers: dict[str, Any]) -> None:
+        names = self.kernel.arg_names
+        given = self._arguments | {k: v for k, v in numbers.items() if k in names}
+        compiled = self.kernel[self._grid](**given, **self.options)
+        if compiled is None:  # interpreted
+            return
+        self._numbers = [(place, name) for place, name in enumerate(names) if name in numbers]
+        values = (given[name] for name in names)
+        self._values = [v.data_ptr() if isinstance(v, Tensor) else v for v in values]
+        self._run = compiled[self._grid]
+        self._arguments.clear()
+
+
+@dataclass
+class Launches:
+    """The launches of one step on some parameters, while these and their gradients stay put.
+
+    Args:
+        device: Where they are.
+        scale: 1 / P(e) of the estimate.
+        launches: In their order.
+        kept: Other memory that they use; it lives as long as the launches.
+    """
+
+    device: torch.device
+    scale: float
+    launches: list[Launch]
+    kept: list[Tensor | None]
+
+    def __call__(self, update: Update, done: int = 0) -> None:
+        """One step, after `done` that the host has counted."""
+        numbers = {"scale": -update.lr * self.scale, "momentum": update.momentum, "done": done}
+        if self.device.type != "cuda" or self.device.index == torch.cuda.current_device():
+            for launch in self.launches:
+                launch(numbers)
+            return
+        with torch.cuda.device(self.device):
+            for launch in self.launches:
+                launch(numbers)
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of one step on parameters of one shape, dtype and layout.
+
+    Args:
+        Xs: Points (n, d, k), written to.
+        Gs: Euclidean gradients of one layout, in any float dtype.
+        Ms: Momentum buffers in the dtype of the points, written to; or None.
+        Ps: Low-precision tensors of one layout that receive the rounded points; or None.
+        streams: Number of the first matrix of each parameter.
+        replayed: Steps that CUDA graphs have replayed, an int64 scalar on the device.
+        flags: One int32 and one for each parameter, in memory that the host can read: set when
+            a product was not finite, and its rows were left as they were.
+        live: One int32 for each parameter, on the device: 0 leaves it alone; or None.
+        factors: A factor on the step of each matrix, on the device; or None.
+    """
+
+    Xs: Sequence[Tensor]
+    Gs: Sequence[Tensor]
+    Ms: Sequence[Tensor] | None
+    Ps: Sequence[Tensor] | None
+    streams: Sequence[int]
+    replayed: Tensor
+    flags: Tensor
+    live: Tensor | None = None
+    factors: Tensor | None = None
+
+    @property
+    def num_matrices(self) -> int:
+        """Of all parameters together."""
+        return len(self.Xs) * self.Xs[0].shape[0]
+
+    @property
+    def kept(self) -> list[Tensor | None]:
+        """What the launches read besides the parameters, their gradients and buffers."""
+        return [self.replayed, self.flags, self.live, self.factors]
+
+
+@cache
+def scale_of(d: int, block_size: int) -> float:
+    """The weight 1 / P(e) of the uniform estimate."""
+    return float(1 / edge_probability(d, block_size))
+
+
+def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
+    """What every kernel that reads the gradient takes: pointers, strides, types and switches."""
+    Xs, Gs, Ms, Ps = operands.Xs, operands.Gs, operands.Ms, operands.Ps
+    n, d, k = Xs[0].shape
+    many = len(Xs) > 1
+    table, aligned = _table(operands) if many else (None, False)
+    return {
+        "X_ptr": None if many else Xs[0],
+        "G_ptr": None if many else Gs[0],
+        "M_ptr": None if many or Ms is None else Ms[0],
+        "P_ptr": None if many or Ps is None else Ps[0],
+        "table_ptr": table,
+        "replayed_ptr": operands.replayed,
+        "flags_ptr": operands.flags,
+        "live_ptr": operands.live,
+        "factors_ptr": operands.factors,
+        "first_stream": operands.streams[0],
+        "seed": update.seed,
+        "n": n,
+        "d": d,
+        "k": k,
+        "stride_x": Xs[0].stride(),
+        "stride_g": Gs[0].stride(),
+        "stride_m": Ms[0].stride() if Ms else (0, 0, 0),
+        "stride_p": Ps[0].stride() if Ps else (0, 0, 0),
+        "X_TYPE": TRITON_TYPES[Xs[0].dtype],
+        "G_TYPE": TRITON_TYPES[Gs[0].dtype],
+        "P_TYPE": TRITON_TYPES[Ps[0].dtype] if Ps else tl.float32,
+        "ALIGNED": aligned,
+        "HAS_M": Ms is not None,
+        "HAS_P": Ps is not None,
+        "NESTEROV": update.nesterov,
+        "MAXIMIZE": update.maximize,
+        "CAYLEY": update.retraction == "cayley",
+        **permutation_options(d),
+    }
+
+
+_captured: list[Tensor] = []
+
+
+def _table(operands: Operands) -> tuple[Tensor, bool]:
+    """The device table of addresses and streams, and whether all addresses allow wide loads."""
+    Xs = operands.Xs
+    tensors = (Xs, operands.Gs, operands.Ms, operands.Ps)
+    columns = [[t.data_ptr() for t in ts] if ts else [0] * len(Xs) for ts in tensors]
+    aligned = all(address % 16 == 0 for column in columns for address in column)
+    on_cuda = Xs[0].device.type == "cuda"
+    rows = list(zip(*columns, operands.streams, strict=True))
+    host = torch.tensor(rows, dtype=torch.int64, pin_memory=on_cuda)
+    if on_cuda and torch.cuda.is_current_stream_capturing():
+        _captured.append(host)  # every replay copies from it
+    return host.to(Xs[0].device, non_blocking=True), aligned
+
+
+@cache
+def num_multiprocessors(device: torch.device) -> int:
+    """Of a CUDA device; a few for the interpreter, so that it, too, splits the work."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def starts_early(device: torch.device) -> bool:
+    """Whether a kernel can be launched while the one before it ends: from compute 9.0 on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

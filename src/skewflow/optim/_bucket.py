@@ -1,0 +1,131 @@
+"""CUDA weights of one shape and layout, stepped together by launches that are made once."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from ..errors import NonFiniteGradientError
+from ..kernels._dispatch import plan
+from ..kernels.update import Update
+from ._weights import Weight
+
+if TYPE_CHECKING:
+    from ..kernels._triton import Launches
+
+NUM_PLACES = 8
+"""Sets of gradient addresses remembered: training loops take turns between a few."""
+
+_captured: list[Any] = []
+"""What CUDA graphs use; nobody tells us when a graph is gone."""
+
+
+class Bucket:
+    """Weights with the same shape, dtypes, strides and block size, and all their launches need.
+
+    A step looks up its launches by the addresses of the gradients, and has nothing else to do on
+    the host, where a step of many small matrices spends its time.
+
+    Args:
+        weights: The weights; all on one CUDA device.
+        states: Their states.
+        block_size: s.
+        replayed: The device's count of replayed steps.
+        skip: Leave out weights whose gradient is not finite, and count them.
+        factors: The step of each matrix has its own factor.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Weight],
+        states: Sequence[dict[str, Any]],
+        block_size: int,
+        replayed: Tensor,
+        *,
+        skip: bool,
+        factors: bool,
+    ) -> None:
+        self.weights, self._states = list(weights), list(states)
+        self._params = [weight.p for weight in weights]
+        self._half = "master" in self._states[0]
+        self._size, self._replayed = block_size, replayed
+        device = replayed.device
+        num_matrices = sum(weight.num_matrices for weight in weights)
+        self.factors = torch.ones(num_matrices, device=device) if factors else None
+        self._live = torch.ones(len(weights), dtype=torch.int32, device=device) if skip else None
+        # Mapped memory: a kernel that meets a bad product writes here, and no step waits for it.
+        self._flags = torch.zeros(1 + len(weights), dtype=torch.int32, pin_memory=True)
+        self._seen = self._flags.numpy()
+        self._places: OrderedDict[tuple[int, ...], Launches] = OrderedDict()
+
+    def complain(self) -> None:
+        """Raise if a gradient of an earlier step was not finite."""
+        if not self._seen[0]:
+            return
+        names = [w.name for w, bad in zip(self.weights, self._seen[1:], strict=True) if bad]
+        self._seen[:] = 0
+        raise NonFiniteGradientError(
+            f"the gradient of {', '.join(names)} must be finite: at an earlier step it, or its "
+            "product with the weight, was not. The rows it touched were left as they were, so the "
+            "weight is still orthogonal. Lower the learning rate, clip, or look for the overflow "
+            'in the model; nonfinite="skip" leaves such weights out of the step.'
+        )
+
+    def step(self, update: Update, done: int) -> None:
+        """Step all weights, after `done` steps that the host has counted."""
+        grads = [p.grad for p in self._params]
+        if self._live is not None:
+            self._look(grads)
+        key = tuple([grad.data_ptr() for grad in grads])  # type: ignore[union-attr]
+        launches = self._places.get(key)
+        capturing = torch.cuda.is_current_stream_capturing()
+        if launches is None:
+            launches = self._plan(grads, update)
+            if not capturing:  # a table made in a capture is filled only by replays
+                self._places[key] = launches
+                if len(self._places) > NUM_PLACES:
+                    self._places.popitem(last=False)
+        launches(update, done)
+        if capturing:
+            _captured.append(launches)
+        increment_version(self._params)
+        if self._half:
+            for weight in self.weights:
+                weight.written = weight.p._version
+
+    def _look(self, grads: Sequence[Tensor | None]) -> None:
+        """Find out, on the device, which weights are to be stepped; count the others."""
+        norms = torch._foreach_norm(grads, float("inf"))  # type: ignore[arg-type]
+        finite = torch.isfinite(torch.stack(norms))
+        assert self._live is not None
+        self._live.copy_(finite)
+        skips = (~finite).to(torch.int64).unbind()
+        torch._foreach_add_([state["skipped"] for state in self._states], skips)
+
+    def _plan(self, grads: Sequence[Tensor | None], update: Update) -> "Launches":
+        from ..kernels._triton import Operands
+
+        Xs, Gs, Ms, Ps = [], [], [], []
+        for weight, state, grad in zip(self.weights, self._states, grads, strict=True):
+            assert grad is not None
+            Xs.append(weight.view(weight.points(state)))
+            Gs.append(weight.view(grad))
+            if "momentum_buffer" in state:
+                Ms.append(weight.view(state["momentum_buffer"]))
+            if "master" in state:
+                Ps.append(weight.view(weight.p))
+        operands = Operands(
+            Xs,
+            Gs,
+            Ms or None,
+            Ps or None,
+            [weight.stream for weight in self.weights],
+            self._replayed,
+            self._flags,
+            self._live,
+            self.factors,
+        )
+        return plan(operands, update, self._size)

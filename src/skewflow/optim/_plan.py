@@ -1,0 +1,188 @@
+"""How the weights of one group are stepped: worked out once, and kept while nothing moves."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import NonFiniteGradientError
+from ..kernels._dispatch import has_kernel
+from ._bucket import Bucket
+from ._options import block_size_for
+from ._weights import Weight
+
+SWITCHES = (
+    "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "foreach",
+)  # fmt: skip
+"""Options that a plan is made for; the others are numbers that a step takes."""
+
+
+@dataclass
+class Plan:
+    """The weights of a group in buckets of fused CUDA launches, and those stepped one by one.
+
+    Args:
+        weights: All weights with a gradient.
+        switches: The options it was made for.
+        places: What it takes for granted about each weight.
+        buckets: Weights that CUDA kernels step together.
+        rest: The others with their block size.
+        checked: Those of the rest whose gradients are looked at before the step.
+        skip: Leave out weights whose gradient is not finite.
+    """
+
+    weights: list[Weight]
+    switches: tuple[Any, ...]
+    places: list[Any]
+    buckets: list[Bucket]
+    rest: list[tuple[Weight, int | str]]
+    checked: list[Weight]
+    skip: bool
+
+    def __post_init__(self) -> None:
+        self._bad: set[Weight] = set()
+        self._reports: dict[Weight, tuple[Tensor, Tensor]] = {}
+
+    def fits(self, group: dict[str, Any], weights: list[Weight]) -> bool:
+        """Whether nothing has changed but numbers and the addresses of gradients."""
+        return (
+            self.weights == weights
+            and self.switches == _switches(group)
+            and self.places == [place(weight) for weight in weights]
+        )
+
+    def check(self) -> None:
+        """Raise for gradients that cannot be used, or note them to be skipped."""
+        for bucket in self.buckets:
+            bucket.complain()
+        for weight, (bad, seen) in self._reports.items():
+            if seen:
+                bad.zero_()
+                seen.zero_()
+                raise NonFiniteGradientError(
+                    f"the gradient of {weight.name} must be finite: at an earlier step it was "
+                    "not, and the step was not taken. Lower the learning rate, clip, or look for "
+                    "the overflow in the model."
+                )
+        self._bad.clear()
+        for weight in self.checked:
+            self._check(weight)
+
+    def _check(self, weight: Weight) -> None:
+        grad = weight.p.grad
+        assert grad is not None
+        # A sum is not finite if an entry is not; the other way round it may have overflowed.
+        if torch.isfinite(grad.sum()):
+            return
+        bad = int((~torch.isfinite(grad)).sum())
+        if bad and self.skip:
+            self._bad.add(weight)
+        elif bad:
+            raise NonFiniteGradientError(
+                f"the gradient of {weight.name} must be finite: {bad} of its {grad.numel()} "
+                "entries are NaN or infinite. Nothing was changed; lower the learning rate, clip, "
+                'or look for the overflow in the model; nonfinite="skip" leaves such weights out.'
+            )
+
+    def skips(self, weight: Weight) -> bool:
+        """Whether this weight is left out of this step."""
+        return weight in self._bad
+
+    def without_nonfinite(
+        self,
+        weight: Weight,
+        state: dict[str, Any],
+        D: Tensor,
+        new: Tensor | None,
+        M: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The direction and the momentum, or those that change nothing, decided on the device."""
+        finite = torch.isfinite(D).all()
+        if self.skip:
+            state["skipped"] += ~finite
+        else:
+            if weight not in self._reports:
+                bad = torch.zeros((), dtype=torch.bool, device=D.device)
+                self._reports[weight] = bad, torch.zeros((), dtype=torch.bool, pin_memory=True)
+            bad, seen = self._reports[weight]
+            seen.copy_(bad.logical_or_(~finite), non_blocking=True)
+        if new is not None:
+            assert M is not None
+            new = torch.where(finite, new, M)
+        return torch.where(finite, D, 0), new
+
+
+def make_plan(
+    group: dict[str, Any],
+    weights: list[Weight],
+    states: Sequence[dict[str, Any]],
+    count: Callable[[torch.device], Tensor],
+    factors: bool,
+) -> Plan:
+    """Sort the weights into buckets and the rest.
+
+    Args:
+        group: The options.
+        weights: Those with a gradient.
+        states: Their states.
+        count: The count of replayed steps on a device.
+        factors: The step of each matrix has its own factor.
+    """
+    skip = group["nonfinite"] == "skip"
+    places = [place(weight) for weight in weights]
+    buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
+    rest: list[tuple[Weight, int | str]] = []
+    for weight, state in zip(weights, states, strict=True):
+        count(weight.p.device)
+        if skip and "skipped" not in state:
+            state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
+        size = block_size_for(group["block_size"], weight.d, weight.p.device)
+        key = None if group["sampler"] != "uniform" else _bucket_key(weight, state, size)
+        if key is None:
+            rest.append((weight, size))
+        else:
+            alone = id(weight) if group["foreach"] is False else None
+            buckets[(*key, alone)].append((weight, state))
+    made = []
+    for (device, size, *_), members in buckets.items():
+        ours, theirs = zip(*members, strict=True)
+        made.append(Bucket(ours, theirs, size, count(device), skip=skip, factors=factors))
+    checked = [w for w, size in rest if w.p.device.type != "cuda" or size != "dense"]
+    return Plan(weights, _switches(group), places, made, rest, checked, skip)
+
+
+def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple[Any, ...] | None:
+    """What weights of one bucket have in common; None where no CUDA kernel can reach them."""
+    if weight.p.device.type != "cuda" or not isinstance(size, int):
+        return None
+    grad, points = weight.p.grad, weight.points(state)
+    assert grad is not None
+    stepped = [points, grad]
+    stepped += [state["momentum_buffer"]] if "momentum_buffer" in state else []
+    stepped += [weight.p] if points is not weight.p else []
+    views = [weight.view(t) for t in stepped]
+    if any(view.data_ptr() != t.data_ptr() for view, t in zip(views, stepped, strict=True)):
+        return None  # the view is a copy
+    if not has_kernel(views[0], size):
+        return None
+    layouts = tuple((view.stride(), view.dtype) for view in views)
+    return (weight.p.device, size, views[0].shape, layouts)
+
+
+def place(weight: Weight) -> tuple[Any, ...]:
+    """What a plan takes for granted about a weight and its gradient."""
+    p, grad = weight.p, weight.p.grad
+    assert grad is not None
+    if grad.is_sparse:
+        raise RuntimeError(
+            f"this optimiser needs dense gradients: {weight.name} has a sparse one. Use "
+            "`sparse=False` in the layer, or another optimiser for it."
+        )
+    return (p.data_ptr(), grad.stride(), grad.dtype, weight.stale)
+
+
+def _switches(group: dict[str, Any]) -> tuple[Any, ...]:
+    return (group.get("momentum", 1) > 0, *[group.get(name) for name in SWITCHES])
