@@ -31,7 +31,8 @@ class Launch:
     """One kernel, its grid and its arguments; from the second time on only the numbers change.
 
     Triton looks at every argument of a call to find the compiled kernel, which takes longer than
-    the kernel of a 4096 x 4096 matrix. Here the compiled kernel is told the same addresses again.
+    the kernel of a 4096 x 4096 matrix runs. Here the compiled kernel is told the same addresses
+    again, the way the code that `torch.compile` generates does it.
 
     Args:
         kernel: The Triton kernel.
@@ -49,14 +50,15 @@ class Launch:
         self._values: list[Any] = []
         self._run: Any = None
 
-    def __call__(self, numbers: dict[str, Any]) -> None:
+    def __call__(self, numbers: dict[str, Any], stream: int) -> None:
         """Launch with the numbers of this step: `scale`, `momentum`, `done`."""
         if self._run is None:
             self._first(numbers)
             return
+        values = self._values
         for place, name in self._numbers:
-            self._values[place] = numbers[name]
-        self._run(*self._values)
+            values[place] = numbers[name]
+        self._run(*self._grid, stream, *values)
 
     def _first(self, numbers: dict[str, Any]) -> None:
         names = self.kernel.arg_names
@@ -64,10 +66,13 @@ class Launch:
         compiled = self.kernel[self._grid](**given, **self.options)
         if compiled is None:  # interpreted
             return
-        self._numbers = [(place, name) for place, name in enumerate(names) if name in numbers]
+        # What the launcher wants before the arguments: the kernel, and no hooks of a profiler.
+        head = [compiled.function, compiled.packed_metadata, None, None, None]
         values = (given[name] for name in names)
-        self._values = [v.data_ptr() if isinstance(v, Tensor) else v for v in values]
-        self._run = compiled[self._grid]
+        self._values = head + [v.data_ptr() if isinstance(v, Tensor) else v for v in values]
+        places = enumerate(names, start=len(head))
+        self._numbers = [(place, name) for place, name in places if name in numbers]
+        self._run = compiled.run
         self._arguments.clear()
 
 
@@ -90,13 +95,14 @@ class Launches:
     def __call__(self, update: Update, done: int = 0) -> None:
         """One step, after `done` that the host has counted."""
         numbers = {"scale": -update.lr * self.scale, "momentum": update.momentum, "done": done}
-        if self.device.type != "cuda" or self.device.index == torch.cuda.current_device():
-            for launch in self.launches:
-                launch(numbers)
+        index = self.device.index
+        if self.device.type == "cuda" and index != torch.cuda.current_device():
+            with torch.cuda.device(index):
+                self(update, done)
             return
-        with torch.cuda.device(self.device):
-            for launch in self.launches:
-                launch(numbers)
+        stream = torch.cuda.current_stream().cuda_stream if self.device.type == "cuda" else 0
+        for launch in self.launches:
+            launch(numbers, stream)
 
 
 @dataclass(frozen=True)

@@ -74,14 +74,13 @@ class Bucket:
             'in the model; nonfinite="skip" leaves such weights out of the step.'
         )
 
-    def step(self, update: Update, done: int) -> None:
+    def step(self, update: Update, done: int, capturing: bool) -> None:
         """Step all weights, after `done` steps that the host has counted."""
         grads = [p.grad for p in self._params]
         if self._live is not None:
             self._look(grads)
         key = tuple([grad.data_ptr() for grad in grads])  # type: ignore[union-attr]
         launches = self._places.get(key)
-        capturing = torch.cuda.is_current_stream_capturing()
         if launches is None:
             launches = self._plan(grads, update)
             if not capturing:  # a table made in a capture is filled only by replays

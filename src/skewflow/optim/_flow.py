@@ -63,7 +63,6 @@ class Flow(torch.optim.Optimizer, ABC):
             stream += weight.num_matrices
         self._weights.update(admitted)
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; every matrix stays orthogonal.
 
@@ -84,25 +83,39 @@ class Flow(torch.optim.Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        capturing = _capturing()
         plans = [self._plan(group) for group in self.param_groups]
-        for group, plan in zip(self.param_groups, plans, strict=True):
-            self._step_group(group, plan)
-        self._tick()
-        self._guard()
+        for plan in plans:
+            if self._uses_factors or plan.rest:
+                with torch.no_grad():
+                    self._step_group(plan, capturing)
+            else:  # kernels know nothing of autograd
+                self._step_group(plan, capturing)
+        self._tick(capturing)
+        if not capturing:
+            self._guard()
         return loss
 
     def _plan(self, group: dict[str, Any]) -> Plan:
         """How this group is stepped; raises if a gradient cannot be used."""
-        weights = [self._weights[p] for p in group["params"] if p.grad is not None]
         plan = self._plans.get(id(group))
-        if plan is None or not plan.fits(group, weights):
-            for weight in weights:
-                self._prepare(group, weight)
-            states = [self.state[weight.p] for weight in weights]
-            plan = make_plan(group, weights, states, self._count, self._uses_factors)
-            self._plans[id(group)] = plan
+        if plan is None or not plan.fits(group):
+            plan = self._plans[id(group)] = self._make_plan(group)
+        elif not plan.same_numbers(group):
+            check_options(group)
+            plan.group, plan.update = dict(group), self._update(group)
         plan.check()
         return plan
+
+    @torch.no_grad()
+    def _make_plan(self, group: dict[str, Any]) -> Plan:
+        check_options(group)
+        weights = [self._weights[p] for p in group["params"] if p.grad is not None]
+        for weight in weights:
+            self._prepare(group, weight)
+        states = [self.state[weight.p] for weight in weights]
+        update = self._update(group)
+        return make_plan(group, update, weights, states, self._count, self._uses_factors)
 
     @abstractmethod
     def _update(self, group: dict[str, Any]) -> Update:
@@ -117,27 +130,20 @@ class Flow(torch.optim.Optimizer, ABC):
         """A factor on the step of each matrix of the weights."""
         raise NotImplementedError
 
-    def _step_group(self, group: dict[str, Any], plan: Plan) -> None:
-        update = self._update(group)
+    def _step_group(self, plan: Plan, capturing: bool) -> None:
         for bucket in plan.buckets:
             if bucket.factors is not None:
-                bucket.factors.copy_(self._factors(group, bucket.weights))
-            bucket.step(update, self._done)
+                bucket.factors.copy_(self._factors(plan.group, bucket.weights))
+            bucket.step(plan.update, self._done, capturing)
         for weight, size in plan.rest:
             if plan.skips(weight):
                 self.state[weight.p]["skipped"] += 1
             else:
-                self._step_alone(group, weight, update, size, plan)
+                self._step_alone(plan, weight, size)
 
-    def _step_alone(
-        self,
-        group: dict[str, Any],
-        weight: Weight,
-        update: Update,
-        size: int | str,
-        plan: Plan,
-    ) -> None:
+    def _step_alone(self, plan: Plan, weight: Weight, size: int | str) -> None:
         """A step of one weight: compiled on the CPU, dense, or drawn by a sampler on the host."""
+        group, update = plan.group, plan.update
         p, state = weight.p, self.state[weight.p]
         assert p.grad is not None
         X, G = weight.view(weight.points(state)), weight.view(p.grad)
@@ -193,9 +199,9 @@ class Flow(torch.optim.Optimizer, ABC):
         """Steps done before this one."""
         return self._count(device) + self._done
 
-    def _tick(self) -> None:
+    def _tick(self, capturing: bool) -> None:
         # A graph holds the host's count as it was at the capture: from then on the devices count.
-        self._captured |= _capturing()
+        self._captured |= capturing
         if self._captured:
             for replayed in self._replayed.values():
                 replayed.add_(1)
@@ -227,19 +233,21 @@ class Flow(torch.optim.Optimizer, ABC):
         self._looks += 1
         for group in self.param_groups:
             every = group["guard_every"]
-            if not every or self._looks % every or _capturing():
-                continue
-            for p in group["params"]:
-                weight, state = self._weights[p], self.state[p]
-                if p.grad is None:
-                    continue
-                X = weight.view(weight.points(state))
-                seen = residual(X, group["seed"], weight.stream, self._time(p.device))
-                drift = self._later(weight, seen) if p.device.type == "cuda" else seen
-                if drift is not None and drift.item() > TOLERANCE[X.dtype]:
-                    polish_(X)
-                    self._store(weight, X)
-                    state["polishes"] = state.get("polishes", 0) + 1
+            if every and not self._looks % every:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        self._look_at(self._weights[p], group["seed"])
+
+    @torch.no_grad()
+    def _look_at(self, weight: Weight, seed: int) -> None:
+        p, state = weight.p, self.state[weight.p]
+        X = weight.view(weight.points(state))
+        seen = residual(X, seed, weight.stream, self._time(p.device))
+        drift = self._later(weight, seen) if p.device.type == "cuda" else seen
+        if drift is not None and drift.item() > TOLERANCE[X.dtype]:
+            polish_(X)
+            self._store(weight, X)
+            state["polishes"] = state.get("polishes", 0) + 1
 
     def _later(self, weight: Weight, drift: Tensor) -> Tensor | None:
         """Send this look's answer on its way to the host; return the last look's."""
@@ -338,4 +346,4 @@ def _pack(value: Any) -> Any:
 
 
 def _capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import has_kernel
+from ..kernels.update import Update
 from ._bucket import Bucket
 from ._options import block_size_for
 from ._weights import Weight
 
 SWITCHES = (
-    "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "foreach",
+    "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite",
+    "foreach",
 )  # fmt: skip
 """Options that a plan is made for; the others are numbers that a step takes."""
 
@@ -25,18 +27,20 @@ class Plan:
     """The weights of a group in buckets of fused CUDA launches, and those stepped one by one.
 
     Args:
-        weights: All weights with a gradient.
-        switches: The options it was made for.
-        places: What it takes for granted about each weight.
+        group: The group's options when it was made.
+        update: Switches and numbers of a step with these options.
+        params: All parameters of the group.
+        places: What it takes for granted about each of them.
         buckets: Weights that CUDA kernels step together.
         rest: The others with their block size.
         checked: Those of the rest whose gradients are looked at before the step.
         skip: Leave out weights whose gradient is not finite.
     """
 
-    weights: list[Weight]
-    switches: tuple[Any, ...]
-    places: list[Any]
+    group: dict[str, Any]
+    update: Update
+    params: list[Tensor]
+    places: list[tuple[Any, ...] | None]
     buckets: list[Bucket]
     rest: list[tuple[Weight, int | str]]
     checked: list[Weight]
@@ -45,14 +49,20 @@ class Plan:
     def __post_init__(self) -> None:
         self._bad: set[Weight] = set()
         self._reports: dict[Weight, tuple[Tensor, Tensor]] = {}
+        weights = [w for bucket in self.buckets for w in bucket.weights] + [w for w, _ in self.rest]
+        self.half = [weight for weight in weights if weight.is_half]
 
-    def fits(self, group: dict[str, Any], weights: list[Weight]) -> bool:
+    def same_numbers(self, group: dict[str, Any]) -> bool:
+        """Whether `update` still says what the options say."""
+        return self.group == group and not isinstance(group["lr"], Tensor)
+
+    def fits(self, group: dict[str, Any]) -> bool:
         """Whether nothing has changed but numbers and the addresses of gradients."""
-        return (
-            self.weights == weights
-            and self.switches == _switches(group)
-            and self.places == [place(weight) for weight in weights]
-        )
+        if self.group != group and _switches(self.group) != _switches(group):
+            return False
+        if [place(p) for p in self.params] != self.places:
+            return False
+        return not any(weight.stale for weight in self.half)
 
     def check(self) -> None:
         """Raise for gradients that cannot be used, or note them to be skipped."""
@@ -117,7 +127,8 @@ class Plan:
 
 def make_plan(
     group: dict[str, Any],
-    weights: list[Weight],
+    update: Update,
+    weights: Sequence[Weight],
     states: Sequence[dict[str, Any]],
     count: Callable[[torch.device], Tensor],
     factors: bool,
@@ -126,16 +137,17 @@ def make_plan(
 
     Args:
         group: The options.
+        update: What a step with these options does.
         weights: Those with a gradient.
         states: Their states.
         count: The count of replayed steps on a device.
         factors: The step of each matrix has its own factor.
     """
     skip = group["nonfinite"] == "skip"
-    places = [place(weight) for weight in weights]
     buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
     rest: list[tuple[Weight, int | str]] = []
     for weight, state in zip(weights, states, strict=True):
+        _refuse_sparse(weight)
         count(weight.p.device)
         if skip and "skipped" not in state:
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
@@ -151,7 +163,8 @@ def make_plan(
         ours, theirs = zip(*members, strict=True)
         made.append(Bucket(ours, theirs, size, count(device), skip=skip, factors=factors))
     checked = [w for w, size in rest if w.p.device.type != "cuda" or size != "dense"]
-    return Plan(weights, _switches(group), places, made, rest, checked, skip)
+    params = list(group["params"])
+    return Plan(dict(group), update, params, [place(p) for p in params], made, rest, checked, skip)
 
 
 def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple[Any, ...] | None:
@@ -172,17 +185,23 @@ def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple
     return (weight.p.device, size, views[0].shape, layouts)
 
 
-def place(weight: Weight) -> tuple[Any, ...]:
-    """What a plan takes for granted about a weight and its gradient."""
-    p, grad = weight.p, weight.p.grad
-    assert grad is not None
-    if grad.is_sparse:
-        raise RuntimeError(
-            f"this optimiser needs dense gradients: {weight.name} has a sparse one. Use "
-            "`sparse=False` in the layer, or another optimiser for it."
-        )
-    return (p.data_ptr(), grad.stride(), grad.dtype, weight.stale)
+def place(p: Tensor) -> tuple[Any, ...] | None:
+    """What a plan takes for granted about a parameter and its gradient."""
+    grad = p.grad
+    if grad is None:
+        return None
+    strides = None if grad.is_sparse else grad.stride()
+    return (p.data_ptr(), strides, grad.dtype)
 
 
 def _switches(group: dict[str, Any]) -> tuple[Any, ...]:
     return (group.get("momentum", 1) > 0, *[group.get(name) for name in SWITCHES])
+
+
+def _refuse_sparse(weight: Weight) -> None:
+    grad = weight.p.grad
+    if grad is not None and grad.is_sparse:
+        raise RuntimeError(
+            f"this optimiser needs dense gradients: {weight.name} has a sparse one. Use "
+            "`sparse=False` in the layer, or another optimiser for it."
+        )

@@ -46,11 +46,16 @@ class Weight:
     @property
     def stale(self) -> bool:
         """Somebody else has written to a half parameter since its master was brought to it."""
-        return self.p.dtype in HALVES and self.written >= 0 and self.p._version != self.written
+        return self.is_half and self.written >= 0 and self.p._version != self.written
+
+    @property
+    def is_half(self) -> bool:
+        """It is stepped through a float32 master."""
+        return self.p.dtype in HALVES
 
     def points(self, state: dict[str, Any]) -> Tensor:
         """The tensor that is stepped: the parameter, or the float32 master of a half one."""
-        if self.p.dtype not in HALVES:
+        if not self.is_half:
             return self.p
         if "master" not in state or self.stale:
             # The stored half is orthonormal only to its own rounding: start from the nearest point.
