@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from ..errors import NonFiniteGradientError, SamplingError
 from ..geometry.matrices import MatrixView
@@ -71,6 +72,8 @@ class Flow(torch.optim.Optimizer, ABC):
                 changed. On CUDA gradients are not looked at, which would wait for the device: use
                 a GradScaler, or check them yourself, where they may not be finite.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return _outside_the_graph(Flow.step, self, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -314,6 +317,12 @@ def _pack(value: Any) -> Any:
     if isinstance(value, list):
         return [item.state_dict() if isinstance(item, Sampler) else item for item in value]
     return value
+
+
+@_disable_dynamo  # torch.compiler.disable would import the compiler with the package
+def _outside_the_graph(step: Callable[..., Any], *args: Any) -> Any:
+    """A step inside a compiled function: the kernels take addresses, which cannot be traced."""
+    return step(*args)
 
 
 def _capturing() -> bool:
