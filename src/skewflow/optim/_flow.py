@@ -248,14 +248,35 @@ class Flow(torch.optim.Optimizer, ABC):
         saved = self.state[weight.p].get("drift")
         return None if saved is None else torch.as_tensor(saved)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """Bring everything that is to be saved up to date, and onto the host."""
         if self._clocks:
             self._steps = max(int(clock) for clock in self._clocks.values())
         for p in list(self._pending):
             arrived = self._arrived(self._weights[p])
             if arrived is not None:
                 self.state[p]["drift"] = float(arrived)
+        for p, weight in self._weights.items():
+            if "master" in self.state.get(p, {}):
+                weight.points(self.state[p])  # a new master where somebody wrote the parameter
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles; torch's own keeps only groups, state and defaults."""
+        self._settle()
+        return {**super().__getstate__(), "_weights": self._weights, "_steps": self._steps}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copied or unpickled optimiser; torch calls this in `load_state_dict`, too."""
+        super().__setstate__(state)
+        if "_weights" in state:
+            self._clocks, self._pending = {}, {}
+            for weight in self._weights.values():
+                weight.written = -1  # versions are counted anew in the copied parameter
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
+        self._settle()
         packed = super().state_dict()
         for group in packed["param_groups"]:
             group["step"] = self._steps
