@@ -18,6 +18,7 @@ from ..kernels.update import Update, direction
 from ..samplers import Sampler
 from ._dense import dense_step
 from ._guard import TOLERANCE, polish_, residual
+from ._loading import check_loadable
 from ._options import block_size_for, check_options, make_sampler
 from ._sampled import sampled_step_
 from ._weights import Weight
@@ -290,6 +291,8 @@ class Flow(torch.optim.Optimizer, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; sampler objects stay those of this optimiser."""
+        ours = [self._weights[p] for group in self.param_groups for p in group["params"]]
+        check_loadable(state_dict, ours)
         samplers = [group["sampler"] for group in self.param_groups]
         super().load_state_dict(deepcopy(state_dict))
         for group, sampler in zip(self.param_groups, samplers, strict=True):
