@@ -55,7 +55,7 @@ class Flow(torch.optim.Optimizer, ABC):
         ]
         admitted = {}
         for p, name in zip(group["params"], names, strict=True):
-            weight = Weight(p, name, MatrixView.of(p), stream)
+            weight = Weight(p, name, MatrixView.of(p, name), stream)
             weight.check()
             admitted[p] = weight
             stream += weight.num_matrices
