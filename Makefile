@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types unit shapes test-slow test-gpu bench format clean
+.PHONY: demo test lint types unit shapes test-slow test-clients test-gpu bench format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/quickstart.py
@@ -35,6 +35,11 @@ shapes: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# FlowSGD under the real PyTorch Lightning and Hugging Face Accelerate.
+test-clients: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[clients]"
+	$(BIN)/python -m pytest tests/clients
 
 # On a machine with a CUDA device and torch, Triton and pytest at hand; no .venv is made.
 test-gpu:

@@ -34,15 +34,15 @@ class MatrixView:
     channels_last: bool = False
 
     @classmethod
-    def of(cls, weight: Tensor) -> "MatrixView":
-        """The view that needs no copy of this weight, if there is one."""
+    def of(cls, weight: Tensor, name: str = "an orthogonal weight") -> "MatrixView":
+        """The view that needs no copy of this weight, if there is one; errors call it `name`."""
         if weight.ndim < 2:
             raise ShapeError(
-                f"an orthogonal weight must have at least two dimensions: got shape "
+                f"{name} must have at least two dimensions to be orthogonal: got shape "
                 f"{tuple(weight.shape)}. Give biases and scales to another optimiser."
             )
         if weight.numel() == 0:
-            raise ShapeError(f"an orthogonal weight must not be empty: got {tuple(weight.shape)}.")
+            raise ShapeError(f"{name} must not be empty: got shape {tuple(weight.shape)}.")
         channels_last = weight.ndim > 3 and not weight[0].is_contiguous()
         return cls(tuple(weight.shape), channels_last)
 

@@ -1,5 +1,6 @@
 """Optimisers on orthogonal matrices, with the manners of torch.optim."""
 
 from .flow_sgd import FlowSGD as FlowSGD
+from .split import split_parameters as split_parameters
 
-__all__ = ["FlowSGD"]
+__all__ = ["FlowSGD", "split_parameters"]

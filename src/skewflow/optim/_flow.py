@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd.graph import increment_version
 
 from ..errors import SamplingError
@@ -18,6 +19,7 @@ from ..kernels.update import Update, direction
 from ..samplers import Sampler
 from ._dense import dense_step
 from ._guard import TOLERANCE, polish_, residual
+from ._loading import check_loadable
 from ._options import block_size_for, check_options, make_sampler
 from ._plan import Plan, make_plan
 from ._sampled import sampled_step_
@@ -57,7 +59,7 @@ class Flow(torch.optim.Optimizer, ABC):
         ]
         admitted = {}
         for p, name in zip(group["params"], names, strict=True):
-            weight = Weight(p, name, MatrixView.of(p), stream)
+            weight = Weight(p, name, MatrixView.of(p, name), stream)
             weight.check()
             admitted[p] = weight
             stream += weight.num_matrices
@@ -79,6 +81,8 @@ class Flow(torch.optim.Optimizer, ABC):
                 report it without making the host wait, so a later call raises; until then they
                 leave the rows alone that the gradient would spoil, and the momentum.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return _outside_the_graph(Flow.step, self, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -270,8 +274,9 @@ class Flow(torch.optim.Optimizer, ABC):
         saved = self.state[weight.p].get("drift")
         return None if saved is None else torch.as_tensor(saved)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
+    @torch.no_grad()
+    def _settle(self) -> int:
+        """Bring everything that is to be saved up to date, and onto the host; the steps done."""
         steps = self._done
         if self._captured:
             steps += max(int(replayed) for replayed in self._replayed.values())
@@ -279,6 +284,28 @@ class Flow(torch.optim.Optimizer, ABC):
             arrived = self._arrived(self._weights[p])
             if arrived is not None:
                 self.state[p]["drift"] = float(arrived)
+        for p, weight in self._weights.items():
+            if "master" in self.state.get(p, {}):
+                weight.points(self.state[p])  # a new master where somebody wrote the parameter
+        return steps
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles; torch's own keeps only groups, state and defaults."""
+        steps = self._settle()
+        return {**super().__getstate__(), "_weights": self._weights, "_done": steps}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copied or unpickled optimiser; torch calls this in `load_state_dict`, too."""
+        super().__setstate__(state)
+        if "_weights" in state:
+            self._looks = self._done
+            self._plans, self._replayed, self._pending, self._captured = {}, {}, {}, False
+            for weight in self._weights.values():
+                weight.written = -1  # versions are counted anew in the copied parameter
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
+        steps = self._settle()
         packed = super().state_dict()
         for group in packed["param_groups"]:
             group["step"] = steps
@@ -292,6 +319,8 @@ class Flow(torch.optim.Optimizer, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; sampler objects stay those of this optimiser."""
+        ours = [self._weights[p] for group in self.param_groups for p in group["params"]]
+        check_loadable(state_dict, ours)
         samplers = [group["sampler"] for group in self.param_groups]
         super().load_state_dict(deepcopy(state_dict))
         for group, sampler in zip(self.param_groups, samplers, strict=True):
@@ -343,6 +372,12 @@ def _pack(value: Any) -> Any:
     if isinstance(value, list):
         return [item.state_dict() if isinstance(item, Sampler) else item for item in value]
     return value
+
+
+@_disable_dynamo  # torch.compiler.disable would import the compiler with the package
+def _outside_the_graph(step: Callable[..., Any], *args: Any) -> Any:
+    """A step inside a compiled function: the kernels take addresses, which cannot be traced."""
+    return step(*args)
 
 
 def _capturing() -> bool:

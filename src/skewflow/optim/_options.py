@@ -32,6 +32,9 @@ SAMPLERS: dict[str, Callable[[int], Sampler]] = {
 
 def check_options(group: dict[str, Any]) -> None:
     """Every option is of its kind and fits the others."""
+    lr = group.get("lr")
+    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+        raise ValueError(f"`lr` must be a number or one element: got shape {tuple(lr.shape)}.")
     for name in ("lr", "momentum"):
         if name in group and not group[name] >= 0:
             raise ValueError(f"`{name}` must be at least 0: got {group[name]}.")

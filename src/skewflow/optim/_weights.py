@@ -1,5 +1,6 @@
 """One orthogonal parameter inside an optimiser: its matrices, its master copy, its name."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +67,13 @@ class Weight:
         return master
 
     def check(self) -> None:
-        """The parameter is real, floating, finite, large enough, and on the manifold."""
+        """The parameter is whole, real, floating, finite, large enough, and on the manifold."""
+        if _is_sharded(self.p):
+            raise TypeError(
+                f"{self.name} must be a whole tensor: it is a DTensor, as `fully_shard` makes it. "
+                "Sharded weights are not supported: leave it out of the sharding (`fully_shard` "
+                "takes `ignored_params`), or use DistributedDataParallel."
+            )
         _validate.floating(self.p, self.name)
         if self.d < 2:
             raise BlockSizeError(
@@ -81,3 +88,9 @@ class Weight:
                 f"{check.reason} To start from a random orthogonal weight call "
                 "`skewflow.nn.orthogonal_` on it before the optimiser is made."
             )
+
+
+def _is_sharded(p: Tensor) -> bool:
+    # There is no DTensor before its module is imported, which takes a second.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(p, module.DTensor)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from ..kernels.update import Update
 from ..samplers import Sampler
@@ -24,7 +25,7 @@ class FlowSGD(Flow):
     Args:
         params: Orthogonal weights, or groups of them: tall (orthonormal columns), wide (orthonormal
             rows), batches (n, d, k), convolution weights; see `MatrixView`. Checked once.
-        lr: Step size.
+        lr: Step size. A tensor of one element is read at every step, which on CUDA waits for it.
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
         block_size: s; "dense" for the exact method; "auto" for the largest s whose step costs at
@@ -60,7 +61,7 @@ class FlowSGD(Flow):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float,
+        lr: float | Tensor,
         momentum: float = 0.0,
         nesterov: bool = False,
         block_size: int | Literal["dense", "auto"] = "auto",
