@@ -167,13 +167,15 @@ def test_ctrl_c_keeps_the_sizes_that_are_done(bench, tmp_path, checkout, monkeyp
     assert len(checkout.read_text().splitlines()) > 1
 
 
-def test_ctrl_c_in_the_first_size_writes_nothing(bench, tmp_path, monkeypatch):
+def test_ctrl_c_in_the_first_size_writes_nothing(bench, tmp_path, monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(step, "measure", interrupted)
-    with pytest.raises(SystemExit, match="nothing is written"):
+    with pytest.raises(SystemExit) as stopped:
         bench()
+    assert stopped.value.code == 130
+    assert "nothing is written" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 

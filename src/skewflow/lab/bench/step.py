@@ -183,12 +183,13 @@ def main(config: StepBench) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
         result = run(config, progress)
-    if not result["rows"]:
-        raise SystemExit("interrupted before the first size was done: nothing is written.")
     out = Console()
     if not out.is_terminal:
         out = Console(width=240)  # a file has no edge to fold the table at
     say = partial(out.print, markup=False, highlight=False)
+    if not result["rows"]:
+        say("interrupted before the first size was done: nothing is written")
+        raise SystemExit(130)
     say(heading(result))
     out.print(table(result))
     for line in notes(result):
