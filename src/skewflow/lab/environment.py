@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 PACKAGES = ("triton", "geoopt", "geotorch", "pogo-torch")
+_CODE = (":(top)", ":(top,exclude)benchmarks/data")
 
 
 def environment(device: str | torch.device) -> dict[str, str]:
@@ -38,9 +39,10 @@ def device_name(device: str | torch.device) -> str:
 
 
 def commit() -> str:
-    """The short commit of this source tree, with a + when it has changes.
+    """The short commit of this source tree, with a + when more has changed than its data.
 
-    Outside of a git checkout, the variable SKEWFLOW_COMMIT, or "".
+    Numbers that the last run saved do not make the next one's code another. Outside of a git
+    checkout, the variable SKEWFLOW_COMMIT, or "".
     """
     here = Path(__file__).parent
 
@@ -56,7 +58,7 @@ def commit() -> str:
     head = git("rev-parse", "--short", "HEAD")
     if not head:
         return os.environ.get("SKEWFLOW_COMMIT", "")
-    return head + ("+" if git("status", "--porcelain") else "")
+    return head + ("+" if git("status", "--porcelain", "--", *_CODE) else "")
 
 
 def _version(package: str) -> str:

@@ -122,20 +122,19 @@ def build(config: StepBench, case: Case) -> tuple[dict[str, Step], dict[str, str
     return steps, why
 
 
-def measure(config: StepBench, case: Case, progress: Progress | None = None) -> list[Row]:
+def measure(config: StepBench, case: Case, progress: Progress) -> list[Row]:
     """One row for each method: its times, or a note that says why there are none."""
+    task = progress.add_task(case.name, total=None)
     steps, why = build(config, case)
     total = len(steps) * (config.rounds + 1)
-    task = None if progress is None else progress.add_task(case.name, total=total)
-
-    def tick() -> None:
-        if progress is not None and task is not None:
-            progress.update(task, advance=1)
-
-    device = torch.device(config.device)
-    times, failures = interleaved(steps, device, rounds=config.rounds, on_visit=tick)
-    if progress is not None and task is not None:
-        progress.update(task, completed=total)  # failures leave visits out
+    progress.update(task, total=total)
+    times, failures = interleaved(
+        steps,
+        torch.device(config.device),
+        rounds=config.rounds,
+        on_visit=lambda: progress.advance(task),
+    )
+    progress.update(task, completed=total)  # failures leave visits out
     why |= {name: f"failed: {text}" for name, text in failures.items()}
     rows = []
     for name, note in why.items():
@@ -149,7 +148,7 @@ def measure(config: StepBench, case: Case, progress: Progress | None = None) -> 
     return rows
 
 
-def run(config: StepBench, progress: Progress | None = None) -> dict[str, Any]:
+def run(config: StepBench, progress: Progress) -> dict[str, Any]:
     """Measure every case; write the JSON file after each, so that an interrupted run keeps them.
 
     Returns:

@@ -27,7 +27,7 @@ def heading(result: dict[str, Any]) -> str:
     return (
         "milliseconds a step (ratio to SGD; of momentum methods to SGD momentum)\n"
         f"{result['environment']['device']}, {result['config']['dtype']}, "
-        f"{result['environment']['threads']} threads, torch's optimisers: {result['torch_step']}"
+        f"threads: {result['environment']['threads']}, torch's optimisers: {result['torch_step']}"
     )
 
 
@@ -87,7 +87,8 @@ def draw(result: dict[str, Any], folder: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     rows = [row for row in result["rows"] if row["ms"] is not None and row["d"] is not None]
-    sizes = sorted(_unique(row["d"] for row in rows))
+    rows.sort(key=lambda row: row["d"])
+    sizes = _unique(row["d"] for row in rows)
     if len(sizes) < 2:
         return []
     fitted = fit_sizes(sizes)
