@@ -1,18 +1,29 @@
 """The command `skewflow`: experiments and benchmarks by name."""
 
-import tyro
+from importlib.util import find_spec
 
-from .bench.step import StepBench
-from .bench.step import main as bench_step
+NEEDED = ("tyro", "rich", "matplotlib")
 
 
 def main() -> None:
     """Read the command line and run what it names."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise SystemExit(
+            f"skewflow: the command needs {' and '.join(missing)}, of the extra `lab`: "
+            "pip install 'skewflow[lab]'"
+        )
+    import tyro
+
+    from .bench import step
+
+    bench = tyro.extras.SubcommandApp()
+    bench.command(name="step")(step.main)
+
     app = tyro.extras.SubcommandApp()
-    app.command(name="bench-step")(_bench_step)
-    app.cli(description="skewflow: optimisation on orthogonal matrices.")
-
-
-def _bench_step(config: tyro.conf.OmitArgPrefixes[StepBench]) -> None:
-    """Time one step of FlowSGD and of everything that could be taken instead."""
-    bench_step(config)
+    app.command(bench, name="bench", help="Measure what something costs, against its rivals.")
+    app.cli(
+        prog="skewflow",
+        description="Optimisation on orthogonal matrices: benchmarks and experiments.",
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    )

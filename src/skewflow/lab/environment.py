@@ -3,27 +3,33 @@
 import os
 import platform
 import subprocess
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
+PACKAGES = ("triton", "geoopt", "geotorch", "pogo-torch")
+_CODE = (":(top)", ":(top,exclude)benchmarks/data")
 
-def environment() -> dict[str, str]:
-    """The device, the versions and the commit of this run."""
+
+def environment(device: str | torch.device) -> dict[str, str]:
+    """The machine, the versions, the commit and the day of a run on `device`."""
     return {
-        "device": device_name(),
+        "device": device_name(device),
         "threads": str(torch.get_num_threads()),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "triton": _version("triton"),
+        **{package: _version(package) for package in PACKAGES},
         "commit": commit(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
     }
 
 
-def device_name() -> str:
-    """The GPU's name, or the processor's."""
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+def device_name(device: str | torch.device) -> str:
+    """The name of the GPU or of the processor."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -33,9 +39,10 @@ def device_name() -> str:
 
 
 def commit() -> str:
-    """The short commit of this source tree, with a + when it has changes.
+    """The short commit of this source tree, with a + when more has changed than its data.
 
-    Outside of a git checkout, the variable SKEWFLOW_COMMIT, or "".
+    Numbers that the last run saved do not make the next one's code another. Outside of a git
+    checkout, the variable SKEWFLOW_COMMIT, or "".
     """
     here = Path(__file__).parent
 
@@ -51,12 +58,11 @@ def commit() -> str:
     head = git("rev-parse", "--short", "HEAD")
     if not head:
         return os.environ.get("SKEWFLOW_COMMIT", "")
-    return head + ("+" if git("status", "--porcelain") else "")
+    return head + ("+" if git("status", "--porcelain", "--", *_CODE) else "")
 
 
 def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
+    """The installed version, or "" when there is none."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,97 +1,183 @@
-"""Steps to compare with, each as its paper states it, in a few lines of torch."""
+"""Everything a user could take instead of FlowSGD: torch's optimisers, textbook steps, libraries.
 
-from collections.abc import Callable
+Each entry of `BASELINES` makes a `Method` from parameters that have their gradients. All of them
+minimise with the same `LR`. The textbook steps and the libraries get every weight as the tall
+matrix of `MatrixView`, one after the other, as a loop over a model's parameters would.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
 
-Step = Callable[[], object]
+from ...geometry.matrices import as_matrices
+
 LR = 1e-3
 
+Step = Callable[[], object]
+Update = Callable[[Tensor, Tensor], Tensor]
 
-def exact_exponential(X: Tensor, G: Tensor) -> Step:
+
+@dataclass(frozen=True)
+class Method:
+    """One way to step some weights.
+
+    Args:
+        step: Moves all weights once.
+        weights: Where they are now, as tall matrices.
+    """
+
+    step: Step
+    weights: Callable[[], list[Tensor]]
+
+
+Make = Callable[[Sequence[nn.Parameter]], Method]
+
+
+def optimizer(make: Callable[..., torch.optim.Optimizer], **options: Any) -> Make:
+    """An optimiser that takes plain parameters and moves them in place."""
+
+    def made(params: Sequence[nn.Parameter]) -> Method:
+        return Method(make(params, lr=LR, **options).step, lambda: _tall(params))
+
+    return made
+
+
+def exact_exponential(X: Tensor, G: Tensor) -> Tensor:
     """X <- exp(-lr Omega) X with the (d, d) exponential (Eq. 4)."""
-
-    def step() -> None:
-        S = G @ X.mT
-        X.copy_(torch.linalg.matrix_exp(LR * (S.mT - S)) @ X)
-
-    return step
+    S = G @ X.mT
+    return torch.linalg.matrix_exp(LR * (S.mT - S)) @ X
 
 
-def cayley_solve(X: Tensor, G: Tensor) -> Step:
-    """X <- (I + lr/2 Omega)^-1 (I - lr/2 Omega) X by one solve (Wen and Yin 2013)."""
-    I = torch.eye(X.shape[0], device=X.device, dtype=X.dtype)
+def cayley_solve(X: Tensor, G: Tensor) -> Tensor:
+    """X <- (I + lr/2 Omega)^-1 (I - lr/2 Omega) X by one solve (Wen and Yin 2013).
 
-    def step() -> None:
+    The solve is with a (d, d) matrix, or with a (2k, 2k) one where that is smaller (their Lemma 4).
+    """
+    d, k = X.shape[-2:]
+    if 2 * k >= d:
         S = G @ X.mT
         half = LR / 2 * (S - S.mT)
-        X.copy_(torch.linalg.solve(I + half, X - half @ X))
+        return torch.linalg.solve(_plus_identity(half.clone()), X - half @ X)
+    U, V = torch.cat([G, X], -1), torch.cat([X, -G], -1)  # Omega = U V^T
+    return X - LR * U @ torch.linalg.solve(_plus_identity(LR / 2 * V.mT @ U), V.mT @ X)
 
-    return step
 
-
-def landing(X: Tensor, G: Tensor) -> Step:
+def landing(X: Tensor, G: Tensor) -> Tensor:
     """X <- X - lr (skew(G X^T) X + X (X^T X - I)), no retraction (Ablin and Peyre 2022)."""
-    I = torch.eye(X.shape[1], device=X.device, dtype=X.dtype)
-
-    def step() -> None:
-        S = G @ X.mT
-        X.sub_((S - S.mT) @ X / 2 + X @ (X.mT @ X - I), alpha=LR)
-
-    return step
+    P = X.mT @ X
+    return X - LR * (G @ P / 2 + X @ _plus_identity(P - G.mT @ X / 2, -1.0))
 
 
-def qr_retraction(X: Tensor, G: Tensor) -> Step:
-    """X <- qf(X - lr grad) with the Riemannian gradient."""
-
-    def step() -> None:
-        R = G - X @ (G.mT @ X)
-        Q, T = torch.linalg.qr(X - LR * R)
-        X.copy_(Q * T.diagonal().sign())
-
-    return step
+def qr_retraction(X: Tensor, G: Tensor) -> Tensor:
+    """X <- qf(X - lr grad) with the canonical gradient G - X G^T X (Sec. 2 of the paper)."""
+    Q, T = torch.linalg.qr(X - LR * (G - X @ (G.mT @ X)))
+    return Q * T.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
 
-def geoopt(X: Tensor, G: Tensor) -> Step:
-    """RiemannianSGD of geoopt on its canonical Stiefel manifold."""
-    import geoopt as library
+def in_turn(update: Update) -> Make:
+    """The method that applies `update` to one weight after the other."""
 
-    p = library.ManifoldParameter(X.clone(), manifold=library.Stiefel(canonical=True))
-    p.grad = G
-    return library.optim.RiemannianSGD([p], lr=LR).step
+    def made(params: Sequence[nn.Parameter]) -> Method:
+        pairs = list(zip(_tall(params), _tall_gradients(params), strict=True))
 
+        @torch.no_grad()
+        def step() -> None:
+            for X, G in pairs:
+                X.copy_(update(X, G))
 
-def parametrisation(X: Tensor, G: Tensor) -> Step:
-    """torch.nn.utils.parametrizations.orthogonal: forward, backward and SGD on its parameters."""
-    layer = torch.nn.Linear(X.shape[1], X.shape[0], bias=False, device=X.device, dtype=X.dtype)
-    torch.nn.utils.parametrizations.orthogonal(layer, orthogonal_map="matrix_exp")
-    optimizer = torch.optim.SGD(layer.parameters(), lr=LR)
+        return Method(step, lambda: [X for X, _ in pairs])
 
-    def step() -> None:
-        with torch.enable_grad():
-            optimizer.zero_grad()
-            layer.weight.backward(G)  # type: ignore[no-untyped-call]
-            optimizer.step()
-
-    return step
+    return made
 
 
-def pogo(X: Tensor, G: Tensor) -> Step:
+def geoopt(params: Sequence[nn.Parameter]) -> Method:
+    """RiemannianSGD of geoopt on its default, canonical Stiefel manifold."""
+    from geoopt import ManifoldParameter, Stiefel
+    from geoopt.optim import RiemannianSGD
+
+    points = [ManifoldParameter(X, manifold=Stiefel()) for X in _tall(params)]
+    for point, G in zip(points, _tall_gradients(params), strict=True):
+        point.grad = G
+    return Method(RiemannianSGD(points, lr=LR).step, lambda: [p.data for p in points])
+
+
+def pogo(params: Sequence[nn.Parameter]) -> Method:
     """POGO of pogo-torch with its SGD base."""
     from pogo import POGO, base
 
-    p = torch.nn.Parameter(X.clone())
-    p.grad = G
-    return POGO([p], base.SGD(), lr=LR, flatten_fn=lambda x: x.unsqueeze(0), rows=False).step
+    points = [nn.Parameter(X) for X in _tall(params)]
+    for point, G in zip(points, _tall_gradients(params), strict=True):
+        point.grad = G
+    options: dict[str, Any] = {"flatten_fn": lambda x: x.unsqueeze(0), "rows": False}
+    return Method(POGO(points, base.SGD(), lr=LR, **options).step, lambda: [p.data for p in points])
 
 
-BASELINES: dict[str, Callable[[Tensor, Tensor], Step]] = {
-    "exact exp": exact_exponential,
-    "Cayley solve": cayley_solve,
-    "landing": landing,
-    "QR": qr_retraction,
-    "geoopt": geoopt,
-    "torch parametrisation": parametrisation,
+def parametrised(constrain: Callable[[nn.Module], object]) -> Make:
+    """SGD on the free parameters behind orthogonal weights.
+
+    What such a parametrisation costs besides the model is timed: the weight is computed from its
+    free parameters, the gradient is taken back to them, and SGD moves them. A model would compute
+    the weight in its forward pass; there it would be paid all the same.
+    """
+
+    def made(params: Sequence[nn.Parameter]) -> Method:
+        gradients = _tall_gradients(params)
+        layers = [nn.Module() for _ in params]
+        for layer, X in zip(layers, _tall(params), strict=True):
+            layer.weight = nn.Parameter(X.clone(memory_format=torch.contiguous_format))
+            constrain(layer)
+            layer.weight = X  # the same start as everybody: some libraries draw their own
+        free = [p for layer in layers for p in layer.parameters()]
+        sgd = torch.optim.SGD(free, lr=LR)
+
+        def step() -> None:
+            sgd.zero_grad()
+            with torch.enable_grad():
+                for layer, G in zip(layers, gradients, strict=True):
+                    layer.weight.backward(G)  # type: ignore[operator]
+            sgd.step()
+
+        return Method(step, lambda: [layer.weight.detach() for layer in layers])  # type: ignore[operator]
+
+    return made
+
+
+def geotorch(params: Sequence[nn.Parameter]) -> Method:
+    """The orthogonal parametrisation of geotorch with its default map, the exponential."""
+    import geotorch as library
+
+    return parametrised(lambda layer: library.orthogonal(layer, "weight"))(params)
+
+
+BASELINES: dict[str, Make] = {
+    "exact exp": in_turn(exact_exponential),
+    "Cayley solve": in_turn(cayley_solve),
+    "landing": in_turn(landing),
+    "QR retraction": in_turn(qr_retraction),
+    "geoopt RiemannianSGD": geoopt,
+    "geotorch": geotorch,
+    "torch orthogonal": parametrised(orthogonal),
     "pogo-torch": pogo,
 }
+"""Steps that keep weights orthogonal, by the name they have in tables."""
+
+PARAMETRISATIONS = ("geotorch", "torch orthogonal")
+"""Those of `BASELINES` that are made by `parametrised`."""
+
+
+def _tall(params: Sequence[nn.Parameter]) -> list[Tensor]:
+    return [as_matrices(p.detach())[0] for p in params]
+
+
+def _tall_gradients(params: Sequence[nn.Parameter]) -> list[Tensor]:
+    return [as_matrices(p.grad)[0] for p in params if p.grad is not None]
+
+
+def _plus_identity(A: Tensor, factor: float = 1.0) -> Tensor:
+    """A + factor I, in place."""
+    A.diagonal(dim1=-2, dim2=-1).add_(factor)
+    return A

@@ -1,182 +1,239 @@
-"""`skewflow bench-step`: milliseconds of one step of FlowSGD and of everything beside it."""
+"""`skewflow bench step`: milliseconds of one step of FlowSGD and of everything beside it."""
 
 import json
-import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from torch import nn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ...geometry.haar import haar
 from ...optim import FlowSGD
 from ..environment import environment
-from .baselines import BASELINES, LR, Step
-from .timing import interleaved, ratio
+from ..files import append_rows, repository_table, write_atomically
+from .baselines import BASELINES, Make, Step, optimizer
+from .step_report import Row, draw, heading, notes, saved_rows, table
+from .timing import interleaved, ratio, reason
+from .weights import SETS, Shape, haar_weights, parameters
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+SIZES = (256, 512, 1024, 2048)
+PEERS = ("geoopt", "geotorch", "pogo")
+ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepBench:
-    """Time one optimiser step on a square or tall matrix."""
+    """Which weights to step, where, and what to write.
 
-    d: tuple[int, ...] = (256, 512, 1024, 2048)
-    """Rows."""
+    Beside FlowSGD stand torch's SGD and AdamW, the exact exponential, Cayley, landing and QR steps,
+    torch's own parametrisation, and geoopt, geotorch and pogo-torch where installed (extra peers).
+    All step the same weights, in turn, in every round. Ctrl-C keeps the sizes that are done.
+    """
+
+    d: tuple[int, ...] = SIZES
+    """Rows of the matrix: one measurement for each size."""
     k: int | None = None
-    """Columns; as many as rows when omitted."""
+    """Columns, at most d; as many as rows when omitted."""
+    wide: bool = False
+    """Store the transpose, k x d with orthonormal rows: the step then mixes columns."""
+    shapes: Literal["matrix", "plainnet110"] = "matrix"
+    """A matrix, or the 109 convolutions of PlainNet-110 in one step (without --d, --k, --wide)."""
     block_sizes: tuple[int, ...] = (2, 8, 64)
     """Block sizes of FlowSGD."""
-    dtype: str = "float32"
-    """float32, float64 or bfloat16."""
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"
-    """cpu or cuda."""
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Of the weights and gradients."""
+    device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
+    """Where the weights are."""
     rounds: int = 7
-    """Interleaved rounds."""
+    """Interleaved rounds; numbers are medians over them."""
     largest_cubic: int = 4096
-    """Largest d at which the cubic methods run."""
+    """Largest d at which the methods of cubic cost run."""
     out: Path = Path("runs/bench-step")
     """Folder of the JSON file and the figure."""
+    save: bool = False
+    """Append the numbers to benchmarks/data/step.csv of the repository."""
 
 
-def steps(config: StepBench, d: int) -> tuple[dict[str, Step], list[str]]:
-    """The steps to time at d, and the names of peers that are not installed."""
-    device, dtype = torch.device(config.device), DTYPES[config.dtype]
-    k = config.k or d
-    generator = torch.Generator(device).manual_seed(0)
-    X = haar(d, k, generator=generator, dtype=dtype)
-    G = torch.randn(d, k, generator=generator, dtype=torch.float32, device=device).to(dtype)
+@dataclass(frozen=True)
+class Case:
+    """Weights that are stepped together: a matrix of d rows, or a named set (d and k are None)."""
 
-    def parameter() -> nn.Parameter:
-        p = nn.Parameter(X.clone())
-        p.grad = G
-        return p
+    name: str
+    shapes: list[Shape]
+    d: int | None = None
+    k: int | None = None
 
-    fused: dict[str, Any] = {"fused": True} if device.type == "cuda" else {}
-    found: dict[str, Step] = {
-        "SGD": torch.optim.SGD([parameter()], lr=LR, **fused).step,
-        "SGD momentum": torch.optim.SGD([parameter()], lr=LR, momentum=0.9, **fused).step,
-        "AdamW": torch.optim.AdamW([parameter()], lr=LR, **fused).step,
+    @property
+    def rows(self) -> int:
+        """Rows of the tallest of its matrices."""
+        return self.d or max(max(s[0], torch.Size(s[1:]).numel()) for s in self.shapes)
+
+
+def cases(config: StepBench) -> list[Case]:
+    """The weights of each measurement."""
+    if config.shapes != "matrix":
+        return [Case(config.shapes, SETS[config.shapes]())]
+    found = []
+    for d in config.d:
+        k = config.k or d
+        shape = (k, d) if config.wide else (d, k)
+        found.append(Case(f"{shape[0]}x{shape[1]}", [shape], d, k))
+    return found
+
+
+def methods(config: StepBench, case: Case) -> dict[str, Make | str]:
+    """Every method by name: how to make it, or why it is not run."""
+    options = {_torch_step(config): True} if _torch_step(config) != "default" else {}
+    found: dict[str, Make | str] = {
+        "SGD": optimizer(torch.optim.SGD, **options),
+        "SGD momentum": optimizer(torch.optim.SGD, momentum=0.9, **options),
+        "AdamW": optimizer(torch.optim.AdamW, **options),
     }
     for s in config.block_sizes:
-        if s < d:
-            found[f"FlowSGD s={s}"] = FlowSGD([parameter()], lr=LR / d, block_size=s).step
-    found["FlowSGD s=2 momentum"] = FlowSGD(
-        [parameter()], lr=LR / d, momentum=0.9, block_size=2
-    ).step
-    missing: list[str] = []
-    if d <= config.largest_cubic and dtype != torch.bfloat16:
-        found["FlowSGD dense"] = FlowSGD([parameter()], lr=LR, block_size="dense").step
-        for name, make in BASELINES.items():
-            try:
-                found[name] = _no_grad(make(X.clone(), G))
-            except ModuleNotFoundError:
-                missing.append(name)
-    return found, missing
+        step = optimizer(FlowSGD, block_size=s)
+        found[f"FlowSGD s={s}"] = step if s < case.rows else "not run: s >= d is the dense step"
+    s = min(config.block_sizes)
+    found[f"FlowSGD s={s} momentum"] = optimizer(FlowSGD, momentum=0.9, block_size=s)
+    cubic = {"FlowSGD dense": optimizer(FlowSGD, block_size="dense"), **BASELINES}
+    too_large = case.rows > config.largest_cubic
+    for name, make in cubic.items():
+        found[name] = f"not run: d > --largest-cubic {config.largest_cubic}" if too_large else make
+    return found
 
 
-def run(config: StepBench, progress: Progress | None = None) -> dict[str, Any]:
-    """Time every step at every size; write the JSON file, return it."""
+def build(config: StepBench, case: Case) -> tuple[dict[str, Step], dict[str, str | None]]:
+    """The steps that can run, and for every method a note that says why it does not, or None."""
     device = torch.device(config.device)
-    rows: list[dict[str, Any]] = []
-    for d in config.d:
-        found, missing = steps(config, d)
-        task = None if progress is None else progress.add_task(f"d = {d}", total=config.rounds)
+    weights, gradients = haar_weights(case.shapes, getattr(torch, config.dtype), device)
+    steps: dict[str, Step] = {}
+    why: dict[str, str | None] = {}
+    for name, make in methods(config, case).items():
+        why[name] = make if isinstance(make, str) else None
+        if isinstance(make, str):
+            continue
+        try:
+            steps[name] = make(parameters(weights, gradients)).step
+        except Exception as error:  # a rival's failure is a result; the others go on
+            absent = isinstance(error, ModuleNotFoundError) and error.name in PEERS
+            why[name] = ABSENT if absent else f"failed: {reason(error)}"
+    return steps, why
 
-        def tick(task: TaskID | None = task) -> None:
-            if progress is not None and task is not None:
-                progress.update(task, advance=1)
 
-        times = interleaved(found, device, rounds=config.rounds, on_round=tick)
-        for name in found:
-            base = "SGD momentum" if "momentum" in name else "SGD"
-            rows.append(
-                {
-                    "d": d,
-                    "k": config.k or d,
-                    "method": name,
-                    "ms": median(times[name]),
-                    "ratio": ratio(times, name, base),
-                    "base": base,
-                }
-            )
-        rows += [{"d": d, "k": config.k or d, "method": name, "ms": None} for name in missing]
-        found.clear()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-    result = {"config": _plain(asdict(config)), "environment": environment(), "rows": rows}
-    config.out.mkdir(parents=True, exist_ok=True)
-    (config.out / "step.json").write_text(json.dumps(result, indent=1))
+def measure(config: StepBench, case: Case, progress: Progress) -> list[Row]:
+    """One row for each method: its times, or a note that says why there are none."""
+    task = progress.add_task(case.name, total=None)
+    steps, why = build(config, case)
+    total = len(steps) * (config.rounds + 1)
+    progress.update(task, total=total)
+    times, failures = interleaved(
+        steps,
+        torch.device(config.device),
+        rounds=config.rounds,
+        on_visit=lambda: progress.advance(task),
+    )
+    progress.update(task, completed=total)  # failures leave visits out
+    why |= {name: f"failed: {text}" for name, text in failures.items()}
+    rows = []
+    for name, note in why.items():
+        row: Row = {"case": case.name, "d": case.d, "k": case.k, "method": name}
+        base = "SGD momentum" if "momentum" in name else "SGD"
+        row |= {"ms": None, "ratio": None, "base": base, "times": [], "note": note}
+        if name in times:
+            row |= {"ms": median(times[name]), "times": times[name]}
+            row["ratio"] = ratio(times, name, base) if base in times else None
+        rows.append(row)
+    return rows
+
+
+def run(config: StepBench, progress: Progress) -> dict[str, Any]:
+    """Measure every case; write the JSON file after each, so that an interrupted run keeps them.
+
+    Returns:
+        What the JSON file holds. `complete` is False when Ctrl-C ended the run.
+    """
+    rows: list[Row] = []
+    result: dict[str, Any] = {
+        "config": {key: value for key, value in asdict(config).items() if key not in _DESTINATION},
+        "torch_step": _torch_step(config),
+        "environment": environment(config.device),
+        "complete": False,
+        "rows": rows,
+    }
+    todo = cases(config)
+    for case in todo:
+        try:
+            rows += measure(config, case, progress)
+        except KeyboardInterrupt:
+            break
+        result["complete"] = case is todo[-1]
+        write_atomically(json_path(config), json.dumps(result, indent=1) + "\n")
     return result
 
 
 def main(config: StepBench) -> None:
-    """Run, print the table, draw the figure, say where everything is."""
+    """Time one step of FlowSGD and of everything that could be taken instead."""
+    try:
+        check(config)
+    except (ValueError, FileNotFoundError) as error:
+        raise SystemExit(f"skewflow bench step: {error}") from None
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
         result = run(config, progress)
     out = Console()
-    table = Table(title=f"one step on {result['environment']['device']}, {config.dtype}")
-    for name in ("d", "method", "ms", "ratio", "to"):
-        table.add_column(name, justify="right")
-    for row in result["rows"]:
-        if row["ms"] is None:
-            table.add_row(str(row["d"]), row["method"], "not installed", "", "")
-        else:
-            ms, factor = f"{row['ms']:.4f}", f"{row['ratio']:.2f}"
-            table.add_row(str(row["d"]), row["method"], ms, factor, row["base"])
-    out.print(table)
-    draw(result, config.out / "step.png")
-    out.print(f"written: {config.out / 'step.json'}, {config.out / 'step.png'}")
+    if not out.is_terminal:
+        out = Console(width=240)  # a file has no edge to fold the table at
+    say = partial(out.print, markup=False, highlight=False)
+    if not result["rows"]:
+        say("interrupted before the first size was done: nothing is written")
+        raise SystemExit(130)
+    say(heading(result))
+    out.print(table(result))
+    for line in notes(result):
+        say(line)
+    written = [json_path(config), *draw(result, config.out)]
+    if config.save:
+        written.append(repository_table("step"))
+        append_rows(written[-1], saved_rows(result))
+    say(f"written: {', '.join(map(str, written))}")
+    if not result["complete"]:
+        raise SystemExit(130)
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Milliseconds against d on logarithmic axes, with the fitted exponent of each method."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
-    rows = [row for row in result["rows"] if row["ms"] is not None]
-    fig, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    for name in dict.fromkeys(row["method"] for row in rows):
-        mine = [row for row in rows if row["method"] == name]
-        label = f"{name}, d^{exponent(rows, name):.1f}" if len(mine) > 2 else name
-        style = "-o" if name.startswith("FlowSGD") else "--."
-        axis.loglog([r["d"] for r in mine], [r["ms"] for r in mine], style, label=label, ms=4)
-    axis.set(xlabel="d", ylabel="milliseconds a step", title=result["environment"]["device"])
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=7, frameon=False)
-    fig.savefig(path, dpi=150)
-    plt.close(fig)
-
-
-def exponent(rows: list[dict[str, Any]], method: str, smallest: int = 0) -> float:
-    """Slope of log(ms) against log(d): how the step's cost grows."""
-    points = [
-        (math.log(r["d"]), math.log(r["ms"]))
-        for r in rows
-        if r["method"] == method and r["ms"] and r["d"] >= smallest
-    ]
-    x = torch.tensor([p[0] for p in points], dtype=torch.float64)
-    y = torch.tensor([p[1] for p in points], dtype=torch.float64)
-    x, y = x - x.mean(), y - y.mean()
-    return float((x * y).sum() / (x * x).sum())
+def check(config: StepBench) -> None:
+    """Refuse what cannot run, before the first minute is spent."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda needs a CUDA device and torch sees none: use cpu.")
+    if config.rounds < 1:
+        raise ValueError(f"--rounds must be at least 1: got {config.rounds}.")
+    if not config.d or min(config.d) < 2:
+        raise ValueError(f"--d must be sizes of at least 2: got {config.d}.")
+    if not config.block_sizes or min(config.block_sizes) < 2:
+        raise ValueError(f"--block-sizes must be at least 2: got {config.block_sizes}.")
+    if config.k is not None and not 1 <= config.k <= min(config.d):
+        raise ValueError(
+            f"--k must lie between 1 and the smallest --d: got k={config.k}, d={config.d}. "
+            "For a wide matrix give its longer side as --d and add --wide."
+        )
+    if config.shapes != "matrix" and (config.d != SIZES or config.k is not None or config.wide):
+        raise ValueError(f"--shapes {config.shapes} fixes the sizes: leave out --d, --k, --wide.")
+    if config.save:
+        repository_table("step")
 
 
-def _no_grad(step: Step) -> Step:
-    def run_it() -> object:
-        with torch.no_grad():
-            return step()
-
-    return run_it
+def json_path(config: StepBench) -> Path:
+    """Where the numbers of this run go."""
+    name = "step" if config.shapes == "matrix" else f"step-{config.shapes}"
+    return config.out / f"{name}.json"
 
 
-def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    """What the numbers depend on; the folder they go to is not part of it."""
-    return {key: value for key, value in config.items() if not isinstance(value, Path)}
+_DESTINATION = ("out", "save")  # where the numbers go is nothing they depend on
+
+
+def _torch_step(config: StepBench) -> str:
+    """Which form of torch's own optimisers runs: foreach for many weights, fused on CUDA."""
+    if config.shapes != "matrix":
+        return "foreach"
+    return "fused" if config.device == "cuda" else "default"

@@ -1,31 +1,51 @@
 """Medians of interleaved rounds: on shared machines only ratios inside one run mean anything."""
 
 import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from statistics import median, quantiles
 
 import torch
 
 
 def interleaved(
-    steps: Mapping[str, Callable[[], object]],
+    steps: MutableMapping[str, Callable[[], object]],
     device: torch.device,
     *,
     rounds: int = 7,
     seconds: float = 0.05,
-    on_round: Callable[[], None] = lambda: None,
-) -> dict[str, list[float]]:
+    on_visit: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Milliseconds per call of each step, once per round, every step in every round.
 
-    Each visit repeats the step for about `seconds`, after a warm-up that also compiles it.
+    Each visit repeats the step for about `seconds`, after a warm-up that also compiles it. A step
+    that raises is removed from `steps`, with all it holds in memory, and the others go on.
+
+    Args:
+        steps: What to time, by name.
+        device: Where the steps work.
+        rounds: Visits to each step, the warm-up not counted.
+        seconds: Length of a visit; one call at least.
+        on_visit: Called `(rounds + 1) * len(steps)` times when nothing fails.
+
+    Returns:
+        The times of the steps that never failed, and the reasons of the others.
     """
-    repeats = {name: _repeats(step, device, seconds) for name, step in steps.items()}
+    repeats: dict[str, int] = {}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            times[name].append(_time(step, repeats[name], device))
-        on_round()
-    return times
+    failures: dict[str, str] = {}
+    for turn in range(rounds + 1):
+        for name in list(steps):
+            try:
+                if turn == 0:
+                    repeats[name] = _repeats(steps[name], device, seconds)
+                else:
+                    times[name].append(_time(steps[name], repeats[name], device))
+            except Exception as error:
+                failures[name] = reason(error)
+            if name in failures:  # outside of the handler, whose traceback keeps the memory alive
+                del steps[name], times[name]
+            on_visit()
+    return times, failures
 
 
 def ratio(times: Mapping[str, list[float]], name: str, base: str) -> float:
@@ -33,11 +53,26 @@ def ratio(times: Mapping[str, list[float]], name: str, base: str) -> float:
     return median(a / b for a, b in zip(times[name], times[base], strict=True))
 
 
+def percentiles(values: Sequence[float]) -> dict[str, str]:
+    """The 20th, 50th and 80th percentile, to four digits."""
+    tenths = quantiles([*values, *values], n=10, method="inclusive")  # doubled: one value will do
+    return {name: f"{tenths[i]:.4g}" for name, i in (("p20", 1), ("p50", 4), ("p80", 7))}
+
+
+def reason(error: Exception) -> str:
+    """An error in one line of a table."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
 def _repeats(step: Callable[[], object], device: torch.device, seconds: float) -> int:
-    for _ in range(3):
+    step()
+    once = _time(step, 1, device) / 1e3
+    if once < seconds:  # a slow step has been called often enough
         step()
-    once = _time(step, 2, device) / 1e3
-    return max(2, min(1000, round(seconds / max(once, 1e-7))))
+        once = _time(step, 3, device) / 1e3
+    return max(1, min(1000, round(seconds / max(once, 1e-7))))
 
 
 def _time(step: Callable[[], object], repeats: int, device: torch.device) -> float:
