@@ -38,12 +38,10 @@ from ..permutation._triton import (
     raise_flag,
 )
 from ..update import Update
+from ._exponential_triton import cayley, exponential, polish
 
 MAX_BLOCK_SIZE = 64
 """Largest block whose exponential fits the shared memory of one program: 128 needs 256 KB."""
-
-SMALL_NORM = tl.constexpr(0.05)
-"""Below it four terms of the series are exact in float32: 0.05^5 / 120 is 3e-9."""
 
 GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2}
 APPLY_PROGRAMS = {16: 32, 32: 4, 64: 4}
@@ -148,69 +146,6 @@ def _gram(
 
 
 @triton.jit
-def _product(A, B):
-    return tl.dot(A, B, input_precision="tf32x3")
-
-
-@triton.jit
-def _exponential(A, norm):
-    r"""$\exp(A) - I$, orthogonal to rounding: four terms for a small A, else `_far`."""
-    if norm < SMALL_NORM:
-        A2 = _product(A, A)
-        E = A + (A2 / 2 + _product(A2, A / 6 + A2 / 24))
-    else:
-        E = _polish(_far(A, norm))
-    return E
-
-
-@triton.jit
-def _polish(E):
-    """One Newton-Schulz step, R - R (R^T R - I) / 2, brings R = I + E back to orthogonal."""
-    F = E + tl.trans(E) + _product(tl.trans(E), E)
-    return E - 0.5 * (F + _product(E, F))
-
-
-@triton.jit
-def _far(A, norm):
-    r"""$\exp(A) - I$ by scaling to norm 1/2, eight terms of the series, and squaring back."""
-    squarings = 0
-    while (norm > 0.5) & (squarings < 40):  # a bound, or an infinite norm would never end
-        norm *= 0.5
-        A *= 0.5
-        squarings += 1
-    A2 = _product(A, A)
-    A3 = _product(A2, A)
-    A4 = _product(A2, A2)
-    # The diagonal term A4 / 24 joins outside the product: there it costs no identity matrix.
-    tail = _product(A4, A / 120 + A2 / 720 + A3 / 5040 + A4 / 40320)
-    E = A + (A2 / 2 + (A3 / 6 + (A4 / 24 + tail)))
-    for _ in range(squarings):
-        E = 2 * E + _product(E, E)
-    return E
-
-
-@triton.jit
-def _cayley(A, norm, S: tl.constexpr):
-    r"""$(I - H)^{-1}(I + H) - I = 2 (I - H)^{-1} H$ with H = A / 2, by Newton's iteration.
-
-    For skew H, $(I - H)(I + H) = I - H^2$ has its spectrum in $[1, 1 + |H|^2]$, so that
-    $Z = \alpha (I + H)$ starts with the residual $|H|^2 / (2 + |H|^2) < 1$, squared in each round.
-    """
-    lane = tl.arange(0, S)
-    eye = (lane[:, None] == lane[None, :]).to(tl.float32)
-    H = 0.5 * A
-    square = 0.25 * norm * norm
-    Z = (eye + H) * (2.0 / (2.0 + square))
-    residual = square / (2.0 + square)
-    rounds = 0
-    while (residual > 1e-8) & (rounds < 30):
-        Z = 2 * Z - _product(Z, Z - _product(H, Z))
-        residual *= residual
-        rounds += 1
-    return 2 * _product(Z, H)
-
-
-@triton.jit
 def _retract(
     shares_ptr,
     E_ptr,
@@ -254,7 +189,7 @@ def _retract(
     bad = (norm < float("inf")) == 0
     raise_flag(flags_ptr, matrix // n, bad)
     A, norm = tl.where(bad, 0.0, A), tl.where(bad, 0.0, norm)
-    E = _polish(_cayley(A, norm, S)) if CAYLEY else _exponential(A, norm)
+    E = polish(cayley(A, norm, S)) if CAYLEY else exponential(A, norm)
     tl.store(E_ptr + pid * (S * S) + tile, E)
 
 

@@ -1,0 +1,24 @@
+"""Cosines and sines inside a CUDA kernel."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+
+import triton
+import triton.language as tl
+
+from ..permutation._triton import raise_flag
+
+
+@triton.jit
+def turn(theta, present, flags_ptr, param, CAYLEY: tl.constexpr):
+    """Cosine less one and sine; an angle that is not finite turns nothing, and is reported."""
+    good = tl.abs(theta) < float("inf")
+    raise_flag(flags_ptr, param, tl.max((present & (good == 0)).to(tl.int32), axis=0) > 0)
+    half = tl.where(good, 0.5 * theta, 0.0)
+    if CAYLEY:
+        sine = 2.0 * half / (1.0 + half * half)
+        lost = -half * sine
+    else:
+        s = tl.sin(half)
+        sine = 2.0 * s * tl.cos(half)
+        lost = -2.0 * s * s
+    return lost, sine
