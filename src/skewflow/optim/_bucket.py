@@ -74,15 +74,23 @@ class Bucket:
             'in the model; nonfinite="skip" leaves such weights out of the step.'
         )
 
-    def step(self, update: Update, done: int, capturing: bool) -> None:
-        """Step all weights, after `done` steps that the host has counted."""
+    def step(self, update: Update, done: int, capturing: bool, replays: bool) -> None:
+        """Step all weights.
+
+        Args:
+            update: What the step does.
+            done: Steps that the host has counted.
+            capturing: The step is being captured in a CUDA graph.
+            replays: There are graphs, so that the device counts, too.
+        """
+        replays |= capturing
         grads = [p.grad for p in self._params]
         if self._live is not None:
             self._look(grads)
-        key = tuple([grad.data_ptr() for grad in grads])  # type: ignore[union-attr]
+        key = (replays, *[grad.data_ptr() for grad in grads])  # type: ignore[union-attr]
         launches = self._places.get(key)
         if launches is None:
-            launches = self._plan(grads, update)
+            launches = self._plan(grads, update, replays)
             if not capturing:  # a table made in a capture is filled only by replays
                 self._places[key] = launches
                 if len(self._places) > NUM_PLACES:
@@ -104,7 +112,7 @@ class Bucket:
         skips = (~finite).to(torch.int64).unbind()
         torch._foreach_add_([state["skipped"] for state in self._states], skips)
 
-    def _plan(self, grads: Sequence[Tensor | None], update: Update) -> "Launches":
+    def _plan(self, grads: Sequence[Tensor | None], update: Update, replays: bool) -> "Launches":
         from ..kernels._triton import Operands
 
         Xs, Gs, Ms, Ps = [], [], [], []
@@ -122,7 +130,7 @@ class Bucket:
             Ms or None,
             Ps or None,
             [weight.stream for weight in self.weights],
-            self._replayed,
+            self._replayed if replays else None,
             self._flags,
             self._live,
             self.factors,

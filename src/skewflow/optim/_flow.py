@@ -18,7 +18,7 @@ from ..kernels.permutation.reference import make_key, scalar
 from ..kernels.update import Update, direction
 from ..samplers import Sampler
 from ._dense import dense_step
-from ._guard import TOLERANCE, polish_, residual
+from ._guard import TOLERANCE, polish_, residuals
 from ._loading import check_loadable
 from ._options import block_size_for, check_options, make_sampler
 from ._plan import Plan, make_plan
@@ -97,7 +97,7 @@ class Flow(torch.optim.Optimizer, ABC):
                 self._step_group(plan, capturing)
         self._tick(capturing)
         if not capturing:
-            self._guard()
+            self._guard(plans)
         return loss
 
     def _plan(self, group: dict[str, Any]) -> Plan:
@@ -138,7 +138,7 @@ class Flow(torch.optim.Optimizer, ABC):
         for bucket in plan.buckets:
             if bucket.factors is not None:
                 bucket.factors.copy_(self._factors(plan.group, bucket.weights))
-            bucket.step(plan.update, self._done, capturing)
+            bucket.step(plan.update, self._done, capturing, self._captured)
         for weight, size in plan.rest:
             if plan.skips(weight):
                 self.state[weight.p]["skipped"] += 1
@@ -232,47 +232,48 @@ class Flow(torch.optim.Optimizer, ABC):
         generator: torch.Generator = state["generator"]
         return generator
 
-    def _guard(self) -> None:
+    def _guard(self, plans: Sequence[Plan]) -> None:
         """Look at every parameter each `guard_every` steps; polish those that had drifted."""
         self._looks += 1
-        for group in self.param_groups:
-            every = group["guard_every"]
+        for plan in plans:
+            every = plan.group["guard_every"]
             if every and not self._looks % every:
-                for p in group["params"]:
-                    if p.grad is not None:
-                        self._look_at(self._weights[p], group["seed"])
+                for weights in plan.lots():
+                    self._look_at(weights, plan.group["seed"])
 
     @torch.no_grad()
-    def _look_at(self, weight: Weight, seed: int) -> None:
-        p, state = weight.p, self.state[weight.p]
-        X = weight.view(weight.points(state))
-        seen = residual(X, seed, weight.stream, self._time(p.device))
-        drift = self._later(weight, seen) if p.device.type == "cuda" else seen
-        if drift is not None and drift.item() > TOLERANCE[X.dtype]:
-            polish_(X)
-            self._store(weight, X)
-            state["polishes"] = state.get("polishes", 0) + 1
+    def _look_at(self, weights: Sequence[Weight], seed: int) -> None:
+        device = weights[0].p.device
+        Xs = [weight.view(weight.points(self.state[weight.p])) for weight in weights]
+        seen = residuals(Xs, seed, [weight.stream for weight in weights], self._time(device))
+        drifts = self._later(weights, seen) if device.type == "cuda" else seen.tolist()
+        for weight, X, drift in zip(weights, Xs, drifts, strict=True):
+            if drift is not None and drift > TOLERANCE[X.dtype]:
+                state = self.state[weight.p]
+                polish_(X)
+                self._store(weight, X)
+                state["polishes"] = state.get("polishes", 0) + 1
 
-    def _later(self, weight: Weight, drift: Tensor) -> Tensor | None:
+    def _later(self, weights: Sequence[Weight], seen: Tensor) -> list[float | None]:
         """Send this look's answer on its way to the host; return the last look's."""
-        state = self.state[weight.p]
-        last = self._arrived(weight)
-        pinned = torch.empty((), dtype=drift.dtype, pin_memory=True)
-        pinned.copy_(drift, non_blocking=True)
+        last = [self._arrived(weight) for weight in weights]
+        pinned = torch.empty(len(weights), dtype=seen.dtype, pin_memory=True)
+        pinned.copy_(seen, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-        self._pending[weight.p] = (pinned, event)
-        state.pop("drift", None)
+        for weight, drift in zip(weights, pinned, strict=True):
+            self._pending[weight.p] = (drift, event)
+            self.state[weight.p].pop("drift", None)
         return last
 
-    def _arrived(self, weight: Weight) -> Tensor | None:
+    def _arrived(self, weight: Weight) -> float | None:
         """The answer of the last look; it was asked for many steps ago, so this does not wait."""
         if weight.p in self._pending:
-            pinned, event = self._pending.pop(weight.p)
+            drift, event = self._pending.pop(weight.p)
             event.synchronize()
-            return pinned
-        saved = self.state[weight.p].get("drift")
-        return None if saved is None else torch.as_tensor(saved)
+            return float(drift)
+        saved: float | None = self.state[weight.p].get("drift")
+        return saved
 
     @torch.no_grad()
     def _settle(self) -> int:
@@ -283,7 +284,7 @@ class Flow(torch.optim.Optimizer, ABC):
         for p in list(self._pending):
             arrived = self._arrived(self._weights[p])
             if arrived is not None:
-                self.state[p]["drift"] = float(arrived)
+                self.state[p]["drift"] = arrived
         for p, weight in self._weights.items():
             if "master" in self.state.get(p, {}):
                 weight.points(self.state[p])  # a new master where somebody wrote the parameter

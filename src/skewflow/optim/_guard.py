@@ -5,6 +5,8 @@ eps * sqrt(steps). The look costs two products with one vector. Where the parame
 its answer is read only at the next look, from pinned memory, so that no step ever waits for it.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -15,22 +17,36 @@ from ..kernels.permutation.reference import make_key, mix, scalar
 TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
 r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is left alone."""
 
+SMALL = 1 << 20
+"""Most elements of a parameter that is copied to be looked at together with others."""
 
-def residual(
-    X: Float[Tensor, "n d k"], seed: int, stream: int, step: Int[Tensor, ""]
-) -> Float[Tensor, ""]:
-    r"""The largest $\|(X^\top X - I)z\| / \sqrt k$ over the matrices, z random signs.
+
+def residuals(
+    Xs: Sequence[Float[Tensor, "n d k"]], seed: int, streams: Sequence[int], step: Int[Tensor, ""]
+) -> Float[Tensor, "m"]:
+    r"""The largest $\|(X^\top X - I)z\| / \sqrt k$ over each parameter's matrices, z random signs.
 
     Its square has the mean $\|X^\top X - I\|_F^2 / k$. The signs are hashed from the step, so that
     a resumed run looks along the same z.
+
+    Args:
+        Xs: Parameters of one shape.
+        seed: Seed of the signs.
+        streams: Number of the first matrix of each parameter.
+        step: Steps done.
     """
-    n, _, k = X.shape
-    numbers = torch.arange(n * k, device=X.device)
-    key = make_key(scalar(seed, X.device), scalar(stream, X.device), step)
-    z = (1 - 2 * (mix(numbers ^ key) & 1)).to(X.dtype).view(n, k, 1)
+    (n, _, k), m, device = Xs[0].shape, len(Xs), Xs[0].device
+    numbers = torch.arange(n * k, device=device)
+    key = make_key(scalar(seed, device), torch.tensor(streams).to(device, non_blocking=True), step)
+    z = (1 - 2 * (mix(numbers ^ key[:, None]) & 1)).to(Xs[0].dtype)
     with full_precision():
-        r = X.mT @ (X @ z) - z
-    return torch.linalg.vector_norm(r, dim=(-2, -1)).amax() / k**0.5
+        if m * n == 1:  # as a product with a vector, which reads X only as fast as memory goes
+            X, z = Xs[0][0], z[0]
+            r = (X.mT @ (X @ z) - z).view(1, 1, k)
+        else:
+            X, z = torch.stack(list(Xs)), z.view(m, n, k, 1)
+            r = (X.mT @ (X @ z) - z).squeeze(-1)
+    return torch.linalg.vector_norm(r, dim=-1).amax(-1) / k**0.5
 
 
 def polish_(X: Float[Tensor, "n d k"]) -> None:

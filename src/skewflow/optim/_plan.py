@@ -1,7 +1,7 @@
 """How the weights of one group are stepped: worked out once, and kept while nothing moves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import has_kernel
 from ..kernels.update import Update
 from ._bucket import Bucket
+from ._guard import SMALL
 from ._options import block_size_for
 from ._weights import Weight
 
@@ -96,6 +97,16 @@ class Plan:
                 "entries are NaN or infinite. Nothing was changed; lower the learning rate, clip, "
                 'or look for the overflow in the model; nonfinite="skip" leaves such weights out.'
             )
+
+    def lots(self) -> Iterator[list[Weight]]:
+        """All weights, in lots that are looked at together: small ones of one shape."""
+        for bucket in self.buckets:
+            if bucket.weights[0].p.numel() <= SMALL:
+                yield bucket.weights
+            else:
+                yield from ([weight] for weight in bucket.weights)
+        for weight, _ in self.rest:
+            yield [weight]
 
     def skips(self, weight: Weight) -> bool:
         """Whether this weight is left out of this step."""

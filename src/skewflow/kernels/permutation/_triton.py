@@ -93,7 +93,9 @@ def load_key(table_ptr, first_stream, param, b, seed, time):
 @triton.jit
 def load_step(done, replayed_ptr):
     """Steps before this one: those the host has counted, and those that graphs have replayed."""
-    return done.to(tl.int64) + tl.load(replayed_ptr)
+    if replayed_ptr is not None:
+        done += tl.load(replayed_ptr)
+    return done
 
 
 @triton.jit

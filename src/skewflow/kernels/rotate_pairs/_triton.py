@@ -13,6 +13,7 @@ from typing import Any
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .._triton import (
     Launch,
@@ -20,6 +21,7 @@ from .._triton import (
     Operands,
     common_arguments,
     scale_of,
+    starts_early,
 )
 from ..permutation._triton import (
     choose,
@@ -76,7 +78,13 @@ def _rotate_rows(
     PAIRS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     ONE_PASS: tl.constexpr,
+    EARLY: tl.constexpr,
+    READS_FIRST: tl.constexpr,
 ):
+    if EARLY:
+        gdc_launch_dependents()
+        if READS_FIRST:
+            gdc_wait()
     group = tl.program_id(0) % num_groups
     matrix = tl.program_id(0) // num_groups
     param, b = matrix // n, (matrix % n).to(tl.int64)
@@ -97,6 +105,8 @@ def _rotate_rows(
     i, j = find_pairs(q, d, r, num_rounds, key, BITS, NUM_ROUNDS)
     i, j = i[:, None], j[:, None]
     mask_i = present[:, None]
+    if EARLY:
+        gdc_wait()
     # A row left over is its own partner: read as zeros it turns by nothing, and moves once.
     mask_j = mask_i & (i != j)
 
@@ -180,10 +190,20 @@ def _row_launch(
     # At most 8 elements of a row in a thread: four rows are held at once.
     default_warps = max(4, min(32, pairs * block_k * X.element_size() // 1024))
     num_groups = triton.cdiv((d + 1) // 2, pairs)
-    tiles = {"PAIRS": pairs, "BLOCK_K": block_k, "ONE_PASS": block_k >= k}
+    early = bool(tuning.get("early", starts_early(X.device)))
+    # Before it waits for the kernel before it, a program can draw its rows from numbers alone.
+    read = ("table_ptr", "replayed_ptr", "live_ptr", "factors_ptr")
+    tiles = {
+        "PAIRS": pairs,
+        "BLOCK_K": block_k,
+        "ONE_PASS": block_k >= k,
+        "EARLY": early,
+        "READS_FIRST": any(arguments[name] is not None for name in read),
+    }
     return Launch(
         _rotate_rows,
         num_groups * num_matrices,
         {**arguments, **tiles, "num_groups": num_groups},
         num_warps=tuning.get("num_warps", default_warps),
+        **({"launch_pdl": True} if early else {}),
     )
