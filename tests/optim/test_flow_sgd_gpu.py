@@ -48,13 +48,14 @@ def test_cuda_and_cpu_take_the_same_steps(block_size, momentum):
 @pytest.mark.parametrize("block_size", [2, 16])
 def test_a_step_never_waits_for_the_device(block_size):
     params = weights(SHAPES)
-    optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size)
+    optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, guard_every=2)
     generator = torch.Generator().manual_seed(1)
     fill_gradients(params, generator)
-    optimizer.step()  # compiles, makes the buffers
+    for _ in range(2):
+        optimizer.step()  # compiles, makes the buffers, looks once
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for _ in range(3):
+        for _ in range(5):
             optimizer.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")

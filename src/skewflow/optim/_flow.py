@@ -245,7 +245,7 @@ class Flow(torch.optim.Optimizer, ABC):
     def _look_at(self, weights: Sequence[Weight], seed: int) -> None:
         device = weights[0].p.device
         Xs = [weight.view(weight.points(self.state[weight.p])) for weight in weights]
-        seen = residuals(Xs, seed, [weight.stream for weight in weights], self._time(device))
+        seen = residuals(Xs, seed, [weight.stream for weight in weights], self._looks)
         drifts = self._later(weights, seen) if device.type == "cuda" else seen.tolist()
         for weight, X, drift in zip(weights, Xs, drifts, strict=True):
             if drift is not None and drift > TOLERANCE[X.dtype]:

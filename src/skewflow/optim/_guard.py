@@ -8,11 +8,11 @@ its answer is read only at the next look, from pinned memory, so that no step ev
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.precision import full_precision
-from ..kernels.permutation.reference import make_key, mix, scalar
+from ..kernels.permutation.reference import make_key, mix
 
 TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
 r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is left alone."""
@@ -22,23 +22,24 @@ SMALL = 1 << 20
 
 
 def residuals(
-    Xs: Sequence[Float[Tensor, "n d k"]], seed: int, streams: Sequence[int], step: Int[Tensor, ""]
+    Xs: Sequence[Float[Tensor, "n d k"]], seed: int, streams: Sequence[int], look: int
 ) -> Float[Tensor, "m"]:
     r"""The largest $\|(X^\top X - I)z\| / \sqrt k$ over each parameter's matrices, z random signs.
 
-    Its square has the mean $\|X^\top X - I\|_F^2 / k$. The signs are hashed from the step, so that
-    a resumed run looks along the same z.
+    Its square has the mean $\|X^\top X - I\|_F^2 / k$. The signs are hashed from the number of the
+    look, so that a resumed run looks along the same z, and on the host, which then need not wait.
 
     Args:
         Xs: Parameters of one shape.
         seed: Seed of the signs.
         streams: Number of the first matrix of each parameter.
-        step: Steps done.
+        look: Number of the look.
     """
     (n, _, k), m, device = Xs[0].shape, len(Xs), Xs[0].device
-    numbers = torch.arange(n * k, device=device)
-    key = make_key(scalar(seed, device), torch.tensor(streams).to(device, non_blocking=True), step)
-    z = (1 - 2 * (mix(numbers ^ key[:, None]) & 1)).to(Xs[0].dtype)
+    key = make_key(torch.tensor(seed), torch.tensor(streams), torch.tensor(look))
+    z = (1 - 2 * (mix(torch.arange(n * k) ^ key[:, None]) & 1)).to(Xs[0].dtype)
+    if device.type == "cuda":
+        z = z.pin_memory().to(device, non_blocking=True)
     with full_precision():
         if m * n == 1:  # as a product with a vector, which reads X only as fast as memory goes
             X, z = Xs[0][0], z[0]

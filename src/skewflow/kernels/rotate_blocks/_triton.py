@@ -44,7 +44,7 @@ MAX_BLOCK_SIZE = 64
 """Largest block whose exponential fits the shared memory of one program: 128 needs 256 KB."""
 
 GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2}
-APPLY_PROGRAMS = {16: 32, 32: 4, 64: 4}
+APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4}
 """Programs a multiprocessor by padded block size: the best of a sweep on one H200."""
 
 

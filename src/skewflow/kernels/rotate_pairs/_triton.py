@@ -187,8 +187,9 @@ def _row_launch(
     block_k = tuning.get("block_k", min(triton.next_power_of_2(k), longest))
     many = min(1024 // block_k, 128, triton.next_power_of_2((d + 1) // 2))
     pairs = tuning.get("pairs", many if block_k < 256 else 1)
-    # At most 8 elements of a row in a thread: four rows are held at once.
-    default_warps = max(4, min(32, pairs * block_k * X.element_size() // 1024))
+    # Few threads with many loads in flight; with a momentum to write, many. The best of a sweep.
+    bytes_a_warp = 1024 if arguments["HAS_M"] else 4096
+    default_warps = max(4, min(32, pairs * block_k * X.element_size() // bytes_a_warp))
     num_groups = triton.cdiv((d + 1) // 2, pairs)
     early = bool(tuning.get("early", starts_early(X.device)))
     # Before it waits for the kernel before it, a program can draw its rows from numbers alone.
