@@ -147,8 +147,8 @@ def haar_moments(d: int) -> Float[Tensor, "3"]:
 def largest_spacing(X: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
     r"""The largest gap between neighbouring eigenphases, over the mean gap $2\pi/d$.
 
-    Not in the paper. Haar eigenphases repel, so their largest gap is small; the identity's is d. Compare with
-    ``largest_spacing(haar(d, special=True, batch=(n,)))``: there is no simple formula.
+    Haar eigenphases repel, so their largest gap is small; the identity's is d. There is no simple
+    formula: compare with ``largest_spacing(haar(d, special=True, batch=(n,)))`` (not in the paper).
 
     Example:
         >>> largest_spacing(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
