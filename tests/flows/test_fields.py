@@ -102,6 +102,8 @@ def test_bad_fields_are_refused_with_a_reason(generator):
         GradientField(lambda X: X.sum())(0.0, X)
     with pytest.raises(ValueError, match="`A` must be symmetric"):
         Brockett(torch.ones(3, 3).triu(), torch.ones(3))
+    with pytest.raises(ShapeError, match="`weights` must be the diagonal of N"):
+        Brockett(torch.eye(3), torch.eye(3))
     for scale in (0.0, float("inf")):
         with pytest.raises(ValueError, match="`scale` must be positive and finite"):
             GaussianField(scale, generator=generator)

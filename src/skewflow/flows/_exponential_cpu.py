@@ -15,9 +15,6 @@ LARGEST_DEGREE = 7
 TRUNCATION = 1e-21
 """What a step may leave out: five million steps then leave out less than one rounding."""
 
-NEGLIGIBLE = 1e-30
-"""Terms of a series after one this small are lost in the rounding of the diagonal, which is 1."""
-
 _INVERSE_FACTORIALS = np.array([1 / math.factorial(n) for n in range(17)])
 
 
@@ -51,7 +48,7 @@ def apply_exponential(A, Y, work):
         Y: Point (d, k).
         work: At least five matrices (d, d) of scratch memory.
     """
-    norm = _largest_row_sum(A)
+    norm = _frobenius(A) / math.sqrt(2.0)  # bounds the spectral norm of a skew matrix
     degree, left_out = 0, norm
     while left_out > TRUNCATION and degree < LARGEST_DEGREE:
         degree += 1
@@ -68,7 +65,7 @@ def apply_exponential(A, Y, work):
 def apply_taylor(A, Y, terms, work):
     """Y becomes (sum of A^n / n! for n <= terms) Y: the series as it stands, without scaling.
 
-    Terms after one below `NEGLIGIBLE` are left out; large ones, infinities and NaN are all summed.
+    Terms after one below `TRUNCATION` are left out; large ones, infinities and NaN are all summed.
 
     Args:
         A: Skew matrix (d, d).
@@ -84,7 +81,7 @@ def apply_taylor(A, Y, terms, work):
     for n in range(2, terms + 1):
         multiply(product, term, A)
         _add_term(total, term, product, n)
-        if _largest_row_sum(term) < NEGLIGIBLE:  # false for NaN
+        if _frobenius(term) < TRUNCATION:  # false for NaN
             break
     multiply(product, total, Y)
     Y[:] = product
@@ -99,15 +96,12 @@ def _add_term(total, term, product, n):
 
 
 @njit(cache=True, fastmath=FAST)
-def _largest_row_sum(A):
-    largest = 0.0
+def _frobenius(A):
+    total = 0.0
     for i in range(A.shape[0]):
-        row = 0.0
         for j in range(A.shape[1]):
-            row += abs(A[i, j])
-        if not row <= largest:  # NaN stays
-            largest = row
-    return largest
+            total += A[i, j] * A[i, j]
+    return math.sqrt(total)
 
 
 @njit(cache=True, fastmath=FAST)

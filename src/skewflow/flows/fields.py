@@ -104,7 +104,7 @@ class Brockett(GradientField):
 
     Args:
         A: Symmetric matrix (\*batch, d, d).
-        weights: The diagonal of N, (\*batch, k).
+        weights: The diagonal of N, (k).
         side: "left", or "right" for the reverse form (k = d only).
 
     Example:
@@ -118,11 +118,16 @@ class Brockett(GradientField):
     def __init__(
         self,
         A: Float[Tensor, "*batch d d"],
-        weights: Float[Tensor, "*batch k"],
+        weights: Float[Tensor, "k"],
         side: Side = "left",
     ) -> None:
         _validate.square(A, "A")
         _validate.floating(weights, "weights")
+        if weights.ndim != 1:
+            raise ShapeError(
+                f"`weights` must be the diagonal of N, one vector: got shape "
+                f"{tuple(weights.shape)}. Pass `N.diagonal()`."
+            )
         if (A - A.mT).abs().max() > 1e-6 * A.abs().max():
             raise ValueError(
                 f"`A` must be symmetric: got max |A - A^T| = {(A - A.mT).abs().max().item():.1e}. "
@@ -134,4 +139,4 @@ class Brockett(GradientField):
 
     def gradient(self, X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
         """A X N."""
-        return self.A @ X * self.weights.unsqueeze(-2)
+        return self.A @ X * self.weights

@@ -41,11 +41,11 @@ def integrate_strang(
 
     Example:
         >>> from skewflow.flows import sorting_field
-        >>> q = torch.tensor([0.3, 0.9, 0.5, 0.1])
-        >>> X = integrate_strang(sorting_field(q), torch.linalg.qr(torch.ones(4, 4).tril())[0],
-        ...                      0.2, 500).last
+        >>> q = torch.tensor([3.0, 9.0, 5.0, 1.0])
+        >>> X0 = torch.linalg.qr(torch.ones(4, 4).tril())[0]
+        >>> X = integrate_strang(sorting_field(q), X0, 0.05, 100).last
         >>> (X.square().mT @ q).round(decimals=3)
-        tensor([0.9000, 0.5000, 0.3000, 0.1000])
+        tensor([9., 5., 3., 1.])
     """
     check_field(field)
     check_start(X0, field.side, eta, num_steps, record_every)
