@@ -12,12 +12,7 @@ from skewflow.geometry import haar, orthogonality_error
 
 
 def givens_second_moments(d, num_steps):
-    """E tr^2 after so many random Givens rotations of I, by a recursion on three invariants.
-
-    E[X (x) X] commutes with permutations of the axes, so three of its numbers close under a step:
-    the sums of E X_ii X_jj, E X_ij X_ij and E X_ij X_ji, over i != j, and of E X_ii^2. Computed
-    here from the operator itself.
-    """
+    """E tr^2 after so many random Givens rotations of I: the trace of a power of E[R (x) R]."""
     operator = torch.zeros(d * d, d * d, dtype=torch.float64)
     angles = torch.arange(5, dtype=torch.float64) * 2 * math.pi / 5  # exact for degree two
     for i in range(d):
@@ -54,7 +49,7 @@ def test_the_moments_tend_to_those_of_haar_measure(block_size, generator):
     assert (mixing.spacing[-1] - exact.mean()).abs() < 5 * noise
 
 
-@pytest.mark.parametrize("block_size, a_step", [(2, 3), (3, 6 + 0), ((4, 2), 7), (6, 15)])
+@pytest.mark.parametrize("block_size, a_step", [(2, 3), (3, 6), ((4, 2), 7), (6, 15)])
 def test_rotations_are_counted_by_planes(block_size, a_step, generator):
     mixing = haar_mixing(
         6, block_size, num_steps=5, num_samples=2, generator=generator, record_every=2

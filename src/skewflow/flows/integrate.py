@@ -116,8 +116,8 @@ def _sampled_step(
         for Y, W, sampler in zip(
             rows.reshape(-1, *rows.shape[-2:]), weights, samplers, strict=True
         ):
-            draws = [sampler.sample(W, generator=generator) for _ in range(num_draws)]
-            for draw in draws:
+            for _ in range(num_draws):  # W stays that of X: all estimates are at the same point
+                draw = sampler.sample(W, generator=generator)
                 Y = rotate_blocks(Y, draw.partition, draw.blocks(W), signed, retraction)
             turned.append(Y)
         Y = torch.stack(turned).reshape(rows.shape)
