@@ -4,7 +4,10 @@ from typing import Any
 
 from ..experiment import Experiment
 from .numerics import Numerics
+from .rho import Rho
+from .table1 import Table1
+from .variance import Variance
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
-    experiment.name: experiment for experiment in (Numerics(),)
+    experiment.name: experiment for experiment in (Table1(), Variance(), Rho(), Numerics())
 }

@@ -1,0 +1,335 @@
+"""What each sampler's estimate costs and how noisy it is, on synthetic and real gradients."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...geometry import haar
+from ...samplers import (
+    HeavyMatchings,
+    HRegular,
+    Importance,
+    Optimal,
+    RoundRobin,
+    Sampler,
+    Sparsified,
+    Uniform,
+)
+from ...tournaments import EdgeWeights, heavy_matchings, round_robin
+from ...tournaments.inclusion import h_regular_inclusion_dense
+from ...tournaments.variance import (
+    exact_variance,
+    family_optimal_variance,
+    horvitz_thompson_variance,
+    uniform_variance,
+)
+from ..data import SOURCES, Images, default_images, load_images
+from ..experiment import Experiment, Figure, Table, Timing, Value
+from ..mlp import OrthogonalMLP, OrthogonalRegression, Training
+from ..run import Run
+from ..seeds import spawn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+Formula = Callable[[EdgeWeights, int], float]
+LARGEST_LAW = 8
+"""Rows up to which the law is enumerated."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sampler for a block size, and the formula of its variance where there is one."""
+
+    make: Callable[[int, int], Sampler]
+    """From d and s."""
+    variance: Formula | None = None
+    matchings_only: bool = False
+
+
+def _inclusion(h: Any) -> Formula:
+    return lambda W, s: horvitz_thompson_variance(W, h_regular_inclusion_dense(W, s, h))
+
+
+CASES: dict[str, Case] = {
+    "uniform": Case(lambda d, s: Uniform(s), uniform_variance),
+    "abs": Case(lambda d, s: HRegular(s, "abs")),
+    "square": Case(lambda d, s: HRegular(s, "square"), uniform_variance),
+    "abs HT": Case(lambda d, s: HRegular(s, "abs", horvitz_thompson=True), _inclusion("abs")),
+    "square HT": Case(
+        lambda d, s: HRegular(s, "square", horvitz_thompson=True), _inclusion("square")
+    ),
+    "optimal": Case(lambda d, s: Optimal(s)),
+    "round robin": Case(
+        lambda d, s: RoundRobin(), lambda W, s: (len(round_robin(W.d)) - 1) * W.squared_norm(), True
+    ),
+    "round robin, optimal": Case(
+        lambda d, s: Importance(round_robin(d)),
+        lambda W, s: family_optimal_variance(W, round_robin(W.d)),
+        True,
+    ),
+    "heavy matchings": Case(
+        lambda d, s: HeavyMatchings(),
+        lambda W, s: family_optimal_variance(W, heavy_matchings(W)),
+        True,
+    ),
+    "sparsified, d edges": Case(lambda d, s: Sparsified(d), None, True),
+}
+"""The samplers; HT is Horvitz-Thompson weights. "square" has the uniform variance (Lemma 9.5)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceConfig:
+    """Second moments of the estimates, and what a draw costs."""
+
+    sizes: tuple[int, ...] = (8, 64, 512)
+    """Rows d of the synthetic matrices and of the network's layer."""
+    block_sizes: tuple[int, ...] = (2, 16)
+    """Block sizes s, used where s < d."""
+    draws: int = 1000
+    """Draws of a Monte Carlo estimate."""
+    train_steps: int = 200
+    """Training steps before a real gradient is taken."""
+    timed_draws: int = 20
+    """Draws behind a measured cost; the median counts."""
+    data: str = default_images()
+    """"mnist" or "digits"."""
+    seed: int = 0
+    """Seed of matrices, training and draws."""
+
+
+class Variance(Experiment[VarianceConfig]):
+    """One cell for each matrix and block size: all samplers on the same Omega."""
+
+    name = "variance"
+    title = "The samplers: noise, and noise for the time they take"
+    paper = (
+        "Nonuniform sampling should reduce the variance (Sec. 3.2, 9.6); by the paper's own lemmas "
+        "h(x) = x^2 has exactly the uniform variance, (d-s)/(s-1) ||Omega||^2."
+    )
+    presets: Mapping[str, VarianceConfig] = {
+        "quick": VarianceConfig(
+            sizes=(8, 32), block_sizes=(2, 8), draws=100, train_steps=20, timed_draws=5
+        ),
+        "paper": VarianceConfig(),
+    }
+
+    def cells(self, config: VarianceConfig) -> Sequence[str]:
+        """Kind of matrix, rows and block size."""
+        kinds = [(k, d) for k in ("gaussian", "heavy", "lowrank", "mlp") for d in config.sizes]
+        kinds.append(("regression", _regression_rows(config.data)))
+        return [f"{k}-{d}-{s}" for k, d in kinds for s in config.block_sizes if s < d]
+
+    def run_cell(self, config: VarianceConfig, cell: str, run: Run) -> dict[str, Any]:
+        """The second moment of each sampler's estimate over the squared norm of Omega."""
+        kind, d, s = _split(cell)
+        X, G = _point(config, kind, d)
+        W = EdgeWeights(X, G)
+        W.dense()
+        rows = []
+        cases = {name: c for name, c in CASES.items() if s == 2 or not c.matchings_only}
+        for n, (name, case) in enumerate(cases.items()):
+            sampler = case.make(d, s)
+            row = {"sampler": name, **_second_moment(sampler, case, W, s, config, (cell, name))}
+            rows.append(row)
+            run.metric(cell, **row)
+            ms = _milliseconds(case.make(d, s), X, G, config.timed_draws)
+            run.time(cell, f"ms {name}", ms)
+            run.progress((n + 1) / len(cases))
+        return {"kind": kind, "d": d, "s": s, "rows": rows}
+
+    def summarise(
+        self, config: VarianceConfig, cells: Mapping[str, dict[str, Any]]
+    ) -> dict[str, Any]:
+        """All cells; the source of the real gradients."""
+        return {"data": SOURCES[config.data], "cells": dict(cells)}
+
+    def verdict(self, results: Mapping[str, Any]) -> str:
+        """How much the best law gains over the uniform one on each kind of matrix, at s = 2."""
+        parts = []
+        for kind in dict.fromkeys(c["kind"] for c in results["cells"].values()):
+            cells = [c for c in results["cells"].values() if c["kind"] == kind and c["s"] == 2]
+            cell = max(cells, key=lambda c: c["d"])
+            ratios = {r["sampler"]: r["ratio"] for r in cell["rows"]}
+            best = min(ratios, key=lambda name: ratios[name])
+            gain = 1 - ratios[best] / ratios["uniform"]
+            parts.append(
+                f"{kind} (d = {cell['d']}) abs {1 - ratios['abs'] / ratios['uniform']:.1%}, "
+                f"best {gain:.1%} by {best}"
+            )
+        return (
+            "What nonuniform matchings take off the uniform second moment: "
+            f"{'; '.join(parts)}. Real gradients are from {results['data']}."
+        )
+
+    def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
+        """Second moments, milliseconds, and what a sampler is worth for its time."""
+        moments: list[tuple[Value, ...]] = []
+        costs: list[tuple[Value, ...]] = []
+        worth: list[tuple[Value, ...]] = []
+        for name, cell in results["cells"].items():
+            head = (cell["kind"], cell["d"], cell["s"])
+            rows = {row["sampler"]: row for row in cell["rows"]}
+            moments.append((*head, *(_shown(rows.get(case)) for case in CASES)))
+            ms = {case: timing.get(name, {}).get(f"ms {case}") for case in CASES}
+            costs.append((*head, *(ms[case] for case in CASES)))
+            price = {c: rows[c]["ratio"] * m for c, m in ms.items() if c in rows and m is not None}
+            base = price.get("uniform")
+            worth.append(
+                (*head, *(base / price[c] if base and c in price else None for c in CASES))
+            )
+        columns = ("matrix", "d", "s", *CASES)
+        return [
+            Table(
+                "moments",
+                "E||estimate||^2 / ||Omega||^2: by formula or, at d <= 8, by enumeration; with a "
+                "standard error where it is a Monte Carlo mean. The paper's value for uniform and "
+                "square is (d-1)/(s-1).",
+                columns,
+                tuple(moments),
+            ),
+            Table(
+                "milliseconds",
+                "Milliseconds for a fresh gradient: the draw, what it reads of Omega, and the "
+                "blocks. Heavy matchings are built anew every 100 draws, a hundredth each.",
+                columns,
+                tuple(costs),
+            ),
+            Table(
+                "worth",
+                "Worth per millisecond: second moment times milliseconds, uniform's over the "
+                "sampler's. Above 1 the sampler beats averaging more uniform draws in the same "
+                "time; the gradient itself is not counted.",
+                columns,
+                tuple(worth),
+            ),
+        ]
+
+    def figures(self, results: Mapping[str, Any]) -> list[Figure]:
+        """Second moments relative to uniform at s = 2, the largest d of each kind."""
+
+        def draw(canvas: "Canvas") -> None:
+            axis = canvas.subplots()
+            names = list(CASES)
+            for n, kind in enumerate(dict.fromkeys(c["kind"] for c in results["cells"].values())):
+                cells = [c for c in results["cells"].values() if c["kind"] == kind and c["s"] == 2]
+                cell = max(cells, key=lambda c: c["d"])
+                ratios = {r["sampler"]: r["ratio"] for r in cell["rows"]}
+                x = [ratios[name] / ratios["uniform"] for name in names]
+                y = [len(names) - i + 0.13 * (2 - n) for i in range(len(names))]
+                axis.semilogx(x, y, "o", color=f"C{n}", label=f"{kind}, d = {cell['d']}")
+            axis.set_yticks([len(names) - i for i in range(len(names))], names)
+            axis.axvline(1.0, color="#8c8c8c", linewidth=1)
+            axis.set_xlabel("second moment over that of uniform, s = 2")
+            canvas.legend(loc="outside right center")
+
+        caption = "Left of the line a sampler's estimate is less noisy than the uniform one."
+        return [Figure("variance", caption, draw)]
+
+
+def _second_moment(
+    sampler: Sampler,
+    case: Case,
+    W: EdgeWeights,
+    s: int,
+    config: VarianceConfig,
+    path: tuple[str, str],
+) -> dict[str, Any]:
+    """The ratio, its standard error, and how it was found."""
+    norm = W.squared_norm()
+    if case.variance is not None:
+        return {"ratio": 1 + case.variance(W, s) / norm, "error": 0.0, "how": "formula"}
+    if W.d <= LARGEST_LAW and not isinstance(sampler, Sparsified):
+        ratio = 1 + exact_variance(sampler.law(W), W) / norm
+        return {"ratio": ratio, "error": 0.0, "how": "enumeration"}
+    generator = spawn(config.seed, *path)
+    values = []
+    for _ in range(config.draws):
+        blocks = sampler.sample(W, generator=generator).blocks(W)
+        values.append(sum(b.to(torch.float64).square().sum().item() for b in blocks) / norm)
+    spread = torch.tensor(values, dtype=torch.float64)
+    error = spread.std().item() / len(values) ** 0.5
+    return {"ratio": spread.mean().item(), "error": error, "how": "Monte Carlo"}
+
+
+def _milliseconds(sampler: Sampler, X: Tensor, G: Tensor, draws: int) -> float:
+    """Median milliseconds of a draw for a gradient that was not seen before."""
+    generator = spawn(0, "timing")
+    times = []
+    for _ in range(draws + 1):
+        began = time.perf_counter()
+        W = EdgeWeights(X, G)
+        sampler.sample(W, generator=generator).blocks(W)
+        times.append(1e3 * (time.perf_counter() - began))
+    usual = median(times[1:])
+    if isinstance(sampler, HeavyMatchings):  # its first draw builds the family
+        usual += max(0.0, times[0] - usual) / sampler.refresh
+    return usual
+
+
+def _point(config: VarianceConfig, kind: str, d: int) -> tuple[Tensor, Tensor]:
+    """A point and a gradient whose Omega is of the given kind."""
+    generator = spawn(config.seed, kind, d)
+    if kind in ("mlp", "regression"):
+        return _real(config, kind, d)
+    X = haar(d, generator=generator, dtype=torch.float64)
+    if kind == "lowrank":
+        # G = A B^T of rank 1 gives an Omega of rank 2.
+        a, b = torch.randn(2, d, 1, generator=generator, dtype=torch.float64)
+        return X, a @ b.mT
+    upper = torch.randn(d, d, generator=generator, dtype=torch.float64)
+    if kind == "heavy":
+        upper = _student(d, 1.5, generator)
+    return X, upper.triu(1) @ X  # then G X^T - X G^T is skew with this triangle
+
+
+def _student(d: int, freedom: float, generator: torch.Generator) -> Tensor:
+    """Entries of Student's t: a normal over the root of a chi-square, by Bailey's polar form."""
+    u, v = torch.rand(2, d, d, generator=generator, dtype=torch.float64).clamp_min(1e-12)
+    radius = (freedom * (u ** (-2 / freedom) - 1)).sqrt()
+    return radius * torch.cos(2 * torch.pi * v)
+
+
+def _real(config: VarianceConfig, kind: str, d: int) -> tuple[Tensor, Tensor]:
+    """A point of a training run and the gradient there, on one batch."""
+    images = load_images(config.data)
+    if kind == "regression":
+        images = _pooled(images)
+        model: torch.nn.Module = OrthogonalRegression(d, config.seed)
+    else:
+        model = OrthogonalMLP(images.pixels[0].numel(), d, config.seed)
+    training = Training(model, images, lr=1e-2, batch=128, seed=config.seed, block_size="dense")
+    training.run(config.train_steps)
+    training.gradients()
+    W = model.get_parameter("W")
+    assert W.grad is not None
+    return W.detach().double(), W.grad.double()
+
+
+def _pooled(images: Images) -> Images:
+    """MNIST at 14 x 14, so that a pixel is a row of at most 512; digits as they are."""
+    if images.name != "mnist":
+        return images
+    return replace(images, pixels=torch.nn.functional.avg_pool2d(images.pixels, 2))
+
+
+def _regression_rows(data: str) -> int:
+    return {"mnist": 196, "digits": 64}[data]
+
+
+def _split(cell: str) -> tuple[str, int, int]:
+    kind, d, s = cell.split("-")
+    return kind, int(d), int(s)
+
+
+def _shown(row: Mapping[str, Any] | None) -> Value:
+    if row is None:
+        return None
+    if row["how"] != "Monte Carlo":
+        return float(row["ratio"])
+    return f"{row['ratio']:.3g} ± {row['error']:.1g}"
