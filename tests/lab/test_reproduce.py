@@ -54,6 +54,18 @@ def test_a_run_prints_the_exact_path(monkeypatch, capsys, tmp_path, walk):
     assert status == 1 and "already holds a finished run" in err
 
 
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path, walk):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Walk, "run_cell", stop)
+        status, _, err = call(patch, capsys, "reproduce", "walk", "--out", tmp_path)
+    assert status == 130 and "go on with --resume" in err
+    status, _, _ = call(monkeypatch, capsys, "reproduce", "walk", "--out", tmp_path, "--resume")
+    assert status == 0
+
+
 def test_a_preset_sets_every_default():
     assert reproduce._preset(["reproduce", "x", "--preset", "paper"]) == "paper"
     assert reproduce._preset(["reproduce", "x", "--preset=paper"]) == "paper"

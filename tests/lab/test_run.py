@@ -74,6 +74,18 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     assert len(json.loads((folder / "environment.json").read_text())) == 2
 
 
+def test_a_changed_machine_is_named_on_resumption(tmp_path, monkeypatch):
+    walk(tmp_path)
+    monkeypatch.setattr("skewflow.lab.run.environment", lambda: {"torch": "0", "device": "abacus"})
+    run = Run.start(
+        tmp_path / "walk",
+        Walk().cells(WalkConfig()),
+        json.loads((tmp_path / "walk" / "config.json").read_text()),
+        resume=True,
+    )
+    assert {"torch", "device", "commit"} <= set(run.changed)
+
+
 def test_a_metric_line_that_was_cut_short_is_measured_again(tmp_path):
     unbroken = results(walk(tmp_path / "unbroken"))
     folder = walk(tmp_path / "cut")

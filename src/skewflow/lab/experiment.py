@@ -24,6 +24,12 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold numbers, and so are set flush right."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
+        return tuple(any(isinstance(v, (int, float)) for v in column) for column in columns)
+
 
 @dataclass(frozen=True)
 class Figure:

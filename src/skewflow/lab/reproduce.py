@@ -64,6 +64,12 @@ def execute(
     }
     cells = experiment.cells(config)
     run = Run.start(folder, cells, wanted, resume=resume)
+    console = console or Console(stderr=True)
+    if run.changed:
+        console.print(
+            f"note: {', '.join(run.changed)} changed since this run was stopped; the last digits "
+            "may differ from those of an unbroken run."
+        )
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -71,7 +77,7 @@ def execute(
         TimeElapsedColumn(),
         TextColumn("left:"),
         TimeRemainingColumn(),
-        console=console or Console(stderr=True),
+        console=console,
         speed_estimate_period=600.0,
     )
     with bar:
@@ -125,6 +131,9 @@ def _command(experiment: Experiment[Any], preset: str) -> Callable[..., None]:
         except RunError as error:
             console.print(f"error: {error}", style="red", markup=False, highlight=False)
             sys.exit(1)
+        except KeyboardInterrupt:
+            console.print("stopped; go on with --resume", style="red")
+            sys.exit(130)
         summary = read_json(folder / "summary.json")
         # Plain print: a path is never wrapped, so that it can be copied.
         print(summary["verdict"])

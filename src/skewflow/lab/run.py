@@ -40,6 +40,8 @@ class Run:
             raise ValueError("cells must have different names: got one twice.")
         self.folder = folder
         self.cells = tuple(cells)
+        self.changed: list[str] = []
+        """What differs from the machine, versions or commit of the start before."""
         self.on_progress: Callable[[float], None] = lambda fraction: None
         self._timing: dict[str, dict[str, float]] = {}
         self._lines: dict[str, int] = dict.fromkeys(cells, 0)
@@ -60,7 +62,7 @@ class Run:
         """
         run = cls(folder, cells)
         path = folder / "config.json"
-        starts = []
+        starts: list[dict[str, str]] = []
         if _exists(path):
             if not resume:
                 state = "a finished" if _exists(folder / "summary.json") else "an unfinished"
@@ -71,7 +73,11 @@ class Run:
             _same_config(read_json(path), wanted, folder)
             starts = read_json(folder / "environment.json")
             run._recover()
-        write_json(folder / "environment.json", [*starts, environment("cpu")])
+        now = environment("cpu")
+        if starts:
+            last = starts[-1]
+            run.changed = sorted(k for k in {*now, *last} - {"date"} if now.get(k) != last.get(k))
+        write_json(folder / "environment.json", [*starts, now])
         write_json(path, wanted)
         return run
 
