@@ -15,12 +15,14 @@ from skewflow.lab.data import default_images, load_images
 from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.experiments.numerics import _exponential, _skew, eigen, pade
 from skewflow.lab.experiments.table1 import SETTINGS, count_all, r_star
+from skewflow.lab.experiments.variance import CASES, _second_moment
 from skewflow.lab.files import RunError
 from skewflow.lab.flops import FlopCounter, flops
 from skewflow.lab.mlp import OrthogonalMLP, Training
 from skewflow.lab.products import RoundedProducts, rounded
 from skewflow.lab.report.command import build
 from skewflow.lab.reproduce import execute
+from skewflow.tournaments import EdgeWeights
 
 SMALL = {
     "numerics": {"d": 8, "block_sizes": (2, 4), "norms": (1.0, 60.0), "seeds": (0,)},
@@ -124,10 +126,27 @@ def test_the_verdict_of_table1_names_a_broken_bound(runs):
 
 
 def test_variance_is_uniform_where_the_lemmas_say_so(runs):
-    for cell in summary(runs, "variance")["results"]["cells"].values():
-        ratios = {row["sampler"]: row["ratio"] for row in cell["rows"]}
-        assert ratios["square"] == pytest.approx((cell["d"] - 1) / (cell["s"] - 1))
-        assert ratios["abs HT"] <= ratios["abs"] * (1 + 1e-9) or cell["d"] > 8
+    groups = summary(runs, "variance")["results"]["groups"]
+    for group in groups:
+        ratios = {name: row["ratio"] for name, row in group["rows"].items()}
+        assert ratios["square"] == pytest.approx((group["d"] - 1) / (group["s"] - 1))
+        assert group["rows"]["optimal"]["how"] == (
+            "enumeration" if group["d"] == 8 else "Monte Carlo"
+        )
+        if group["d"] == 8:  # exact: these inequalities are theorems
+            assert ratios["abs HT"] <= ratios["abs"] * (1 + 1e-9)
+            assert ratios["optimal"] <= min(ratios["abs"], ratios["uniform"]) * (1 + 1e-9)
+
+
+def test_a_monte_carlo_moment_agrees_with_its_formula(generator):
+    X = haar(10, generator=generator)  # too large to enumerate
+    W = EdgeWeights(X, torch.randn(10, 10, generator=generator, dtype=X.dtype))
+    for name in ("abs HT", "uniform", "heavy matchings"):
+        case = CASES[name]
+        exact = _second_moment(case, W, 2, 0, generator)
+        drawn = _second_moment(replace(case, variance=None), W, 2, 400, generator)
+        assert exact["how"] == "formula"
+        assert abs(exact["ratio"] - drawn["ratio"]) < 4 * drawn["error"] + 1e-9
 
 
 def test_the_plain_net_has_109_kernels():

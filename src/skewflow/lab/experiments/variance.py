@@ -99,8 +99,8 @@ class VarianceConfig:
     """Draws behind a measured cost; the median counts."""
     data: str = default_images()
     """"mnist" or "digits"."""
-    seed: int = 0
-    """Seed of matrices, training and draws."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One matrix of each kind for each seed."""
 
 
 class Variance(Experiment[VarianceConfig]):
@@ -114,28 +114,40 @@ class Variance(Experiment[VarianceConfig]):
     )
     presets: Mapping[str, VarianceConfig] = {
         "quick": VarianceConfig(
-            sizes=(8, 32), block_sizes=(2, 8), draws=100, train_steps=20, timed_draws=5
+            sizes=(8, 32),
+            block_sizes=(2, 8),
+            draws=100,
+            train_steps=20,
+            timed_draws=5,
+            seeds=(0,),
         ),
         "paper": VarianceConfig(),
     }
 
     def cells(self, config: VarianceConfig) -> Sequence[str]:
-        """Kind of matrix, rows and block size."""
+        """Kind of matrix, rows, block size and seed."""
         kinds = [(k, d) for k in ("gaussian", "heavy", "lowrank", "mlp") for d in config.sizes]
         kinds.append(("regression", _regression_rows(config.data)))
-        return [f"{k}-{d}-{s}" for k, d in kinds for s in config.block_sizes if s < d]
+        return [
+            f"{k}-{d}-{s}-{seed}"
+            for k, d in kinds
+            for s in config.block_sizes
+            if s < d
+            for seed in config.seeds
+        ]
 
     def run_cell(self, config: VarianceConfig, cell: str, run: Run) -> dict[str, Any]:
         """The second moment of each sampler's estimate over the squared norm of Omega."""
-        kind, d, s = _split(cell)
-        X, G = _point(config, kind, d)
+        kind, *numbers = cell.split("-")
+        d, s, seed = map(int, numbers)
+        X, G = _point(config, kind, d, seed)
         W = EdgeWeights(X, G)
         W.dense()
         rows = []
         cases = {name: c for name, c in CASES.items() if s == 2 or not c.matchings_only}
         for n, (name, case) in enumerate(cases.items()):
-            sampler = case.make(d, s)
-            row = {"sampler": name, **_second_moment(sampler, case, W, s, config, (cell, name))}
+            generator = spawn(seed, cell, name)
+            row = {"sampler": name, **_second_moment(case, W, s, config.draws, generator)}
             rows.append(row)
             run.metric(cell, **row)
             ms = _milliseconds(case.make(d, s), X, G, config.timed_draws)
@@ -146,21 +158,36 @@ class Variance(Experiment[VarianceConfig]):
     def summarise(
         self, config: VarianceConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """All cells; the source of the real gradients."""
-        return {"data": SOURCES[config.data], "cells": dict(cells)}
+        """Means over the seeds for each kind of matrix, and the range relative to uniform."""
+        groups: dict[tuple[str, int, int], list[str]] = {}
+        for name, cell in cells.items():
+            groups.setdefault((cell["kind"], cell["d"], cell["s"]), []).append(name)
+        found = []
+        for (kind, d, s), names in groups.items():
+            seeds = [{row["sampler"]: row for row in cells[name]["rows"]} for name in names]
+            rows = {}
+            for sampler, first in seeds[0].items():
+                mine = [seed[sampler] for seed in seeds]
+                relative = [seed[sampler]["ratio"] / seed["uniform"]["ratio"] for seed in seeds]
+                rows[sampler] = {
+                    "ratio": sum(row["ratio"] for row in mine) / len(mine),
+                    "error": sum(row["error"] ** 2 for row in mine) ** 0.5 / len(mine),
+                    "how": first["how"],
+                    "least": min(relative),
+                    "largest": max(relative),
+                }
+            found.append({"kind": kind, "d": d, "s": s, "cells": names, "rows": rows})
+        return {"data": SOURCES[config.data], "num_seeds": len(config.seeds), "groups": found}
 
     def verdict(self, results: Mapping[str, Any]) -> str:
         """How much the best law gains over the uniform one on each kind of matrix, at s = 2."""
         parts = []
-        for kind in dict.fromkeys(c["kind"] for c in results["cells"].values()):
-            cells = [c for c in results["cells"].values() if c["kind"] == kind and c["s"] == 2]
-            cell = max(cells, key=lambda c: c["d"])
-            ratios = {r["sampler"]: r["ratio"] for r in cell["rows"]}
+        for group in _largest(results):
+            ratios = {name: row["ratio"] for name, row in group["rows"].items()}
             best = min(ratios, key=lambda name: ratios[name])
-            gain = 1 - ratios[best] / ratios["uniform"]
             parts.append(
-                f"{kind} (d = {cell['d']}) abs {1 - ratios['abs'] / ratios['uniform']:.1%}, "
-                f"best {gain:.1%} by {best}"
+                f"{group['kind']} (d = {group['d']}) {1 - ratios['abs'] / ratios['uniform']:.1%} "
+                f"by abs, at most {1 - ratios[best] / ratios['uniform']:.1%}, by {best}"
             )
         return (
             "What nonuniform matchings take off the uniform second moment: "
@@ -168,15 +195,17 @@ class Variance(Experiment[VarianceConfig]):
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """Second moments, milliseconds, and what a sampler is worth for its time."""
+        """Second moments, their range, milliseconds, and what a sampler is worth for its time."""
         moments: list[tuple[Value, ...]] = []
+        ranges: list[tuple[Value, ...]] = []
         costs: list[tuple[Value, ...]] = []
         worth: list[tuple[Value, ...]] = []
-        for name, cell in results["cells"].items():
-            head = (cell["kind"], cell["d"], cell["s"])
-            rows = {row["sampler"]: row for row in cell["rows"]}
+        for group in results["groups"]:
+            head = (group["kind"], group["d"], group["s"])
+            rows = group["rows"]
             moments.append((*head, *(_shown(rows.get(case)) for case in CASES)))
-            ms = {case: timing.get(name, {}).get(f"ms {case}") for case in CASES}
+            ranges.append((*head, *(_range(rows.get(case)) for case in CASES)))
+            ms = {case: _median_ms(timing, group["cells"], case) for case in CASES}
             costs.append((*head, *(ms[case] for case in CASES)))
             price = {c: rows[c]["ratio"] * m for c, m in ms.items() if c in rows and m is not None}
             base = price.get("uniform")
@@ -184,14 +213,23 @@ class Variance(Experiment[VarianceConfig]):
                 (*head, *(base / price[c] if base and c in price else None for c in CASES))
             )
         columns = ("matrix", "d", "s", *CASES)
+        mean = (
+            f"mean of {results['num_seeds']} matrices" if results["num_seeds"] > 1 else "one matrix"
+        )
         return [
             Table(
                 "moments",
-                "E||estimate||^2 / ||Omega||^2: by formula or, at d <= 8, by enumeration; with a "
-                "standard error where it is a Monte Carlo mean. The paper's value for uniform and "
-                "square is (d-1)/(s-1).",
+                f"E||estimate||^2 / ||Omega||^2, {mean}: by formula or, at d <= {LARGEST_LAW}, by "
+                "enumeration; with a standard error where it is a Monte Carlo mean. The paper's "
+                "value for uniform and square is (d-1)/(s-1).",
                 columns,
                 tuple(moments),
+            ),
+            Table(
+                "ranges",
+                "The same over that of uniform: least and largest among the matrices.",
+                columns,
+                tuple(ranges),
             ),
             Table(
                 "milliseconds",
@@ -216,40 +254,40 @@ class Variance(Experiment[VarianceConfig]):
         def draw(canvas: "Canvas") -> None:
             axis = canvas.subplots()
             names = list(CASES)
-            for n, kind in enumerate(dict.fromkeys(c["kind"] for c in results["cells"].values())):
-                cells = [c for c in results["cells"].values() if c["kind"] == kind and c["s"] == 2]
-                cell = max(cells, key=lambda c: c["d"])
-                ratios = {r["sampler"]: r["ratio"] for r in cell["rows"]}
-                x = [ratios[name] / ratios["uniform"] for name in names]
+            for n, group in enumerate(_largest(results)):
+                rows = [group["rows"][name] for name in names]
+                x = [row["ratio"] / group["rows"]["uniform"]["ratio"] for row in rows]
                 y = [len(names) - i + 0.13 * (2 - n) for i in range(len(names))]
-                axis.semilogx(x, y, "o", color=f"C{n}", label=f"{kind}, d = {cell['d']}")
+                label = f"{group['kind']}, d = {group['d']}"
+                axis.semilogx(x, y, "o", color=f"C{n}", label=label)
+                axis.hlines(
+                    y, [r["least"] for r in rows], [r["largest"] for r in rows], color=f"C{n}"
+                )
             axis.set_yticks([len(names) - i for i in range(len(names))], names)
             axis.axvline(1.0, color="#8c8c8c", linewidth=1)
             axis.set_xlabel("second moment over that of uniform, s = 2")
             canvas.legend(loc="outside right center")
 
-        caption = "Left of the line a sampler's estimate is less noisy than the uniform one."
+        caption = (
+            "Left of the line a sampler's estimate is less noisy than the uniform one; a bar is "
+            "the range over the matrices."
+        )
         return [Figure("variance", caption, draw)]
 
 
 def _second_moment(
-    sampler: Sampler,
-    case: Case,
-    W: EdgeWeights,
-    s: int,
-    config: VarianceConfig,
-    path: tuple[str, str],
+    case: Case, W: EdgeWeights, s: int, draws: int, generator: torch.Generator
 ) -> dict[str, Any]:
     """The ratio, its standard error, and how it was found."""
     norm = W.squared_norm()
     if case.variance is not None:
         return {"ratio": 1 + case.variance(W, s) / norm, "error": 0.0, "how": "formula"}
+    sampler = case.make(W.d, s)
     if W.d <= LARGEST_LAW and not isinstance(sampler, Sparsified):
         ratio = 1 + exact_variance(sampler.law(W), W) / norm
         return {"ratio": ratio, "error": 0.0, "how": "enumeration"}
-    generator = spawn(config.seed, *path)
     values = []
-    for _ in range(config.draws):
+    for _ in range(draws):
         blocks = sampler.sample(W, generator=generator).blocks(W)
         values.append(sum(b.to(torch.float64).square().sum().item() for b in blocks) / norm)
     spread = torch.tensor(values, dtype=torch.float64)
@@ -272,11 +310,11 @@ def _milliseconds(sampler: Sampler, X: Tensor, G: Tensor, draws: int) -> float:
     return usual
 
 
-def _point(config: VarianceConfig, kind: str, d: int) -> tuple[Tensor, Tensor]:
+def _point(config: VarianceConfig, kind: str, d: int, seed: int) -> tuple[Tensor, Tensor]:
     """A point and a gradient whose Omega is of the given kind."""
-    generator = spawn(config.seed, kind, d)
+    generator = spawn(seed, kind, d)
     if kind in ("mlp", "regression"):
-        return _real(config, kind, d)
+        return _real(config, kind, d, seed)
     X = haar(d, generator=generator, dtype=torch.float64)
     if kind == "lowrank":
         # G = A B^T of rank 1 gives an Omega of rank 2.
@@ -295,15 +333,15 @@ def _student(d: int, freedom: float, generator: torch.Generator) -> Tensor:
     return radius * torch.cos(2 * torch.pi * v)
 
 
-def _real(config: VarianceConfig, kind: str, d: int) -> tuple[Tensor, Tensor]:
+def _real(config: VarianceConfig, kind: str, d: int, seed: int) -> tuple[Tensor, Tensor]:
     """A point of a training run and the gradient there, on one batch."""
     images = load_images(config.data)
     if kind == "regression":
         images = _pooled(images)
-        model: torch.nn.Module = OrthogonalRegression(d, config.seed)
+        model: torch.nn.Module = OrthogonalRegression(d, seed)
     else:
-        model = OrthogonalMLP(images.pixels[0].numel(), d, config.seed)
-    training = Training(model, images, lr=1e-2, batch=128, seed=config.seed, block_size="dense")
+        model = OrthogonalMLP(images.pixels[0].numel(), d, seed)
+    training = Training(model, images, lr=1e-2, batch=128, seed=seed, block_size="dense")
     training.run(config.train_steps)
     training.gradients()
     W = model.get_parameter("W")
@@ -322,9 +360,22 @@ def _regression_rows(data: str) -> int:
     return {"mnist": 196, "digits": 64}[data]
 
 
-def _split(cell: str) -> tuple[str, int, int]:
-    kind, d, s = cell.split("-")
-    return kind, int(d), int(s)
+def _largest(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The groups of matchings with the largest d of each kind."""
+    found: dict[str, dict[str, Any]] = {}
+    for group in results["groups"]:
+        if group["s"] == 2 and group["d"] >= found.get(group["kind"], group)["d"]:
+            found[group["kind"]] = group
+    return list(found.values())
+
+
+def _median_ms(timing: Timing, cells: Sequence[str], case: str) -> float | None:
+    found = [ms for c in cells if (ms := timing.get(c, {}).get(f"ms {case}")) is not None]
+    return median(found) if found else None
+
+
+def _range(row: Mapping[str, Any] | None) -> Value:
+    return None if row is None else f"{row['least']:.3g} to {row['largest']:.3g}"
 
 
 def _shown(row: Mapping[str, Any] | None) -> Value:
