@@ -138,6 +138,14 @@ def test_variance_is_uniform_where_the_lemmas_say_so(runs):
             assert ratios["optimal"] <= min(ratios["abs"], ratios["uniform"]) * (1 + 1e-9)
 
 
+def test_the_verdict_of_variance_follows_the_numbers(runs):
+    results = summary(runs, "variance")["results"]
+    variance = EXPERIMENTS["variance"]
+    for group in results["groups"]:
+        group["rows"]["abs"]["ratio"] = group["rows"]["uniform"]["ratio"] / 1000
+    assert variance.verdict(results).count("99.9% by abs, at most 99.9%, by abs") == 5
+
+
 def test_a_monte_carlo_moment_agrees_with_its_formula(generator):
     X = haar(10, generator=generator)  # too large to enumerate
     W = EdgeWeights(X, torch.randn(10, 10, generator=generator, dtype=X.dtype))

@@ -2,14 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from ...geometry import haar
 from ...samplers import (
     HeavyMatchings,
     HRegular,
@@ -28,16 +26,17 @@ from ...tournaments.variance import (
     horvitz_thompson_variance,
     uniform_variance,
 )
-from ..data import SOURCES, Images, default_images, load_images
+from ..data import SOURCES, default_images
 from ..experiment import Experiment, Figure, Table, Timing, Value
-from ..mlp import OrthogonalMLP, OrthogonalRegression, Training
 from ..run import Run
 from ..seeds import spawn
+from ._gradients import REAL, REGRESSION_ROWS, Gradient, make_gradient
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 Formula = Callable[[EdgeWeights, int], float]
+KEPT = "heavy matchings, a step old"
 LARGEST_LAW = 8
 """Rows up to which the law is enumerated."""
 
@@ -74,13 +73,16 @@ CASES: dict[str, Case] = {
         True,
     ),
     "heavy matchings": Case(
-        lambda d, s: HeavyMatchings(),
+        lambda d, s: HeavyMatchings(refresh=1),
         lambda W, s: family_optimal_variance(W, heavy_matchings(W)),
         True,
     ),
+    KEPT: Case(lambda d, s: HeavyMatchings(refresh=10**6), None, True),
     "sparsified, d edges": Case(lambda d, s: Sparsified(d), None, True),
 }
-"""The samplers; HT is Horvitz-Thompson weights. "square" has the uniform variance (Lemma 9.5)."""
+"""The samplers; HT is Horvitz-Thompson weights. "square" has the uniform variance (Lemma 9.5).
+Heavy matchings are built from the very Omega they are used on, and, under KEPT, from that of the
+training step before, which only real gradients have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ class Variance(Experiment[VarianceConfig]):
     def cells(self, config: VarianceConfig) -> Sequence[str]:
         """Kind of matrix, rows, block size and seed."""
         kinds = [(k, d) for k in ("gaussian", "heavy", "lowrank", "mlp") for d in config.sizes]
-        kinds.append(("regression", _regression_rows(config.data)))
+        kinds.append(("regression", REGRESSION_ROWS[config.data]))
         return [
             f"{k}-{d}-{s}-{seed}"
             for k, d in kinds
@@ -140,17 +142,22 @@ class Variance(Experiment[VarianceConfig]):
         """The second moment of each sampler's estimate over the squared norm of Omega."""
         kind, *numbers = cell.split("-")
         d, s, seed = map(int, numbers)
-        X, G = _point(config, kind, d, seed)
-        W = EdgeWeights(X, G)
+        gradient = make_gradient(kind, d, seed, data=config.data, steps=config.train_steps)
+        W = EdgeWeights(gradient.X, gradient.G)
         W.dense()
         rows = []
         cases = {name: c for name, c in CASES.items() if s == 2 or not c.matchings_only}
+        if kind not in REAL:
+            cases.pop(KEPT, None)
         for n, (name, case) in enumerate(cases.items()):
             generator = spawn(seed, cell, name)
-            row = {"sampler": name, **_second_moment(case, W, s, config.draws, generator)}
-            rows.append(row)
-            run.metric(cell, **row)
-            ms = _milliseconds(case.make(d, s), X, G, config.timed_draws)
+            if name == KEPT:
+                moment = _kept(gradient)
+            else:
+                moment = _second_moment(case, W, s, config.draws, generator)
+            rows.append({"sampler": name, **moment})
+            run.metric(cell, sampler=name, **moment)
+            ms = _milliseconds(case.make(d, s), gradient, config.timed_draws)
             run.time(cell, f"ms {name}", ms)
             run.progress((n + 1) / len(cases))
         return {"kind": kind, "d": d, "s": s, "rows": rows}
@@ -189,9 +196,12 @@ class Variance(Experiment[VarianceConfig]):
                 f"{group['kind']} (d = {group['d']}) {1 - ratios['abs'] / ratios['uniform']:.1%} "
                 f"by abs, at most {1 - ratios[best] / ratios['uniform']:.1%}, by {best}"
             )
+        kept = [g["rows"][KEPT] for g in results["groups"] if KEPT in g["rows"]]
+        least, largest = min(r["least"] for r in kept), max(r["largest"] for r in kept)
         return (
             "What nonuniform matchings take off the uniform second moment: "
-            f"{'; '.join(parts)}. Real gradients are from {results['data']}."
+            f"{'; '.join(parts)}. Heavy matchings of the training step before have {least:.2f} to "
+            f"{largest:.2f} times the uniform moment. Real gradients are from {results['data']}."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
@@ -234,7 +244,8 @@ class Variance(Experiment[VarianceConfig]):
             Table(
                 "milliseconds",
                 "Milliseconds for a fresh gradient: the draw, what it reads of Omega, and the "
-                "blocks. Heavy matchings are built anew every 100 draws, a hundredth each.",
+                "blocks. Heavy matchings are built anew for each gradient, except those of a step "
+                "before, whose building is not counted.",
                 columns,
                 tuple(costs),
             ),
@@ -255,9 +266,14 @@ class Variance(Experiment[VarianceConfig]):
             axis = canvas.subplots()
             names = list(CASES)
             for n, group in enumerate(_largest(results)):
-                rows = [group["rows"][name] for name in names]
+                at = [len(names) - i + 0.13 * (2 - n) for i in range(len(names))]
+                shown = [
+                    (y, m)
+                    for y, name in zip(at, names, strict=True)
+                    if (m := group["rows"].get(name))
+                ]
+                y, rows = [y for y, _ in shown], [row for _, row in shown]
                 x = [row["ratio"] / group["rows"]["uniform"]["ratio"] for row in rows]
-                y = [len(names) - i + 0.13 * (2 - n) for i in range(len(names))]
                 label = f"{group['kind']}, d = {group['d']}"
                 axis.semilogx(x, y, "o", color=f"C{n}", label=label)
                 axis.hlines(
@@ -295,69 +311,24 @@ def _second_moment(
     return {"ratio": spread.mean().item(), "error": error, "how": "Monte Carlo"}
 
 
-def _milliseconds(sampler: Sampler, X: Tensor, G: Tensor, draws: int) -> float:
-    """Median milliseconds of a draw for a gradient that was not seen before."""
+def _kept(gradient: Gradient) -> dict[str, Any]:
+    """The second moment on heavy matchings of the step before."""
+    W = EdgeWeights(gradient.X, gradient.G)
+    old = heavy_matchings(EdgeWeights(gradient.X_before, gradient.G_before))
+    ratio = 1 + family_optimal_variance(W, old) / W.squared_norm()
+    return {"ratio": ratio, "error": 0.0, "how": "formula"}
+
+
+def _milliseconds(sampler: Sampler, gradient: Gradient, draws: int) -> float:
+    """Median milliseconds of a draw for a gradient that was not seen before; a second at most."""
     generator = spawn(0, "timing")
-    times = []
-    for _ in range(draws + 1):
+    times: list[float] = []
+    while len(times) < draws + 1 and (len(times) < 3 or sum(times) < 1e3):
         began = time.perf_counter()
-        W = EdgeWeights(X, G)
+        W = EdgeWeights(gradient.X, gradient.G)
         sampler.sample(W, generator=generator).blocks(W)
         times.append(1e3 * (time.perf_counter() - began))
-    usual = median(times[1:])
-    if isinstance(sampler, HeavyMatchings):  # its first draw builds the family
-        usual += max(0.0, times[0] - usual) / sampler.refresh
-    return usual
-
-
-def _point(config: VarianceConfig, kind: str, d: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A point and a gradient whose Omega is of the given kind."""
-    generator = spawn(seed, kind, d)
-    if kind in ("mlp", "regression"):
-        return _real(config, kind, d, seed)
-    X = haar(d, generator=generator, dtype=torch.float64)
-    if kind == "lowrank":
-        # G = A B^T of rank 1 gives an Omega of rank 2.
-        a, b = torch.randn(2, d, 1, generator=generator, dtype=torch.float64)
-        return X, a @ b.mT
-    upper = torch.randn(d, d, generator=generator, dtype=torch.float64)
-    if kind == "heavy":
-        upper = _student(d, 1.5, generator)
-    return X, upper.triu(1) @ X  # then G X^T - X G^T is skew with this triangle
-
-
-def _student(d: int, freedom: float, generator: torch.Generator) -> Tensor:
-    """Entries of Student's t: a normal over the root of a chi-square, by Bailey's polar form."""
-    u, v = torch.rand(2, d, d, generator=generator, dtype=torch.float64).clamp_min(1e-12)
-    radius = (freedom * (u ** (-2 / freedom) - 1)).sqrt()
-    return radius * torch.cos(2 * torch.pi * v)
-
-
-def _real(config: VarianceConfig, kind: str, d: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A point of a training run and the gradient there, on one batch."""
-    images = load_images(config.data)
-    if kind == "regression":
-        images = _pooled(images)
-        model: torch.nn.Module = OrthogonalRegression(d, seed)
-    else:
-        model = OrthogonalMLP(images.pixels[0].numel(), d, seed)
-    training = Training(model, images, lr=1e-2, batch=128, seed=seed, block_size="dense")
-    training.run(config.train_steps)
-    training.gradients()
-    W = model.get_parameter("W")
-    assert W.grad is not None
-    return W.detach().double(), W.grad.double()
-
-
-def _pooled(images: Images) -> Images:
-    """MNIST at 14 x 14, so that a pixel is a row of at most 512; digits as they are."""
-    if images.name != "mnist":
-        return images
-    return replace(images, pixels=torch.nn.functional.avg_pool2d(images.pixels, 2))
-
-
-def _regression_rows(data: str) -> int:
-    return {"mnist": 196, "digits": 64}[data]
+    return median(times[1:])  # the first one compiles and fills caches
 
 
 def _largest(results: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,17 @@ from typing import Any
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..files import write_bytes
 
-COLOURS = ("#2f7ed8", "#e08214", "#1b9e77", "#d6455d", "#9467bd", "#6b8e23", "#17a2b8", "#8c8c8c")
+COLOURS = (
+    "#2f7ed8",
+    "#e08214",
+    "#1b9e77",
+    "#d6455d",
+    "#9467bd",
+    "#6b8e23",
+    "#17a2b8",
+    "#8c8c8c",
+    "#a9714b",
+)
 """Colours of the lines: each can be read on white and on near black."""
 INK = "#123456"
 """Stands for the text's colour while matplotlib draws; the page's own takes its place."""
