@@ -291,7 +291,7 @@ def _milliseconds(X: Tensor, G: Tensor, eta: float, rounds: int) -> dict[str, fl
         "stochastic s = r*": flow(r_star(len(X))),
         "projection p = 20": projected,
     }
-    times = interleaved(steps, X.device, rounds=rounds, seconds=0.03)
+    times = interleaved(steps, X.device, rounds=rounds, seconds=0.01)
     return {name: median(values) for name, values in times.items()}
 
 
