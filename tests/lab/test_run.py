@@ -76,7 +76,9 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 
 def test_a_changed_machine_is_named_on_resumption(tmp_path, monkeypatch):
     walk(tmp_path)
-    monkeypatch.setattr("skewflow.lab.run.environment", lambda: {"torch": "0", "device": "abacus"})
+    monkeypatch.setattr(
+        "skewflow.lab.run.environment", lambda _: {"torch": "0", "device": "abacus"}
+    )
     run = Run.start(
         tmp_path / "walk",
         Walk().cells(WalkConfig()),
