@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types unit shapes test-slow test-clients test-gpu bench format clean
+.PHONY: demo test lint types unit shapes test-slow test-clients test-browser test-gpu bench format clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/quickstart.py
@@ -40,6 +40,12 @@ test-slow: $(STAMP)
 test-clients: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[clients]"
 	$(BIN)/python -m pytest tests/clients
+
+# The report in a real browser: the chromium that is installed, or else Playwright's own.
+test-browser: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt playwright
+	command -v chromium || $(BIN)/python -m playwright install --with-deps chromium
+	$(BIN)/python -m pytest -rs tests/lab/test_report.py
 
 # On a machine with a CUDA device and torch, Triton and pytest at hand; no .venv is made.
 test-gpu:

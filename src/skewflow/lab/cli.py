@@ -1,8 +1,9 @@
 """The command `skewflow`: experiments and benchmarks by name."""
 
+import sys
 from importlib.util import find_spec
 
-NEEDED = ("tyro", "rich", "matplotlib")
+NEEDED = ("tyro", "rich", "matplotlib", "jinja2")
 
 
 def main() -> None:
@@ -15,15 +16,23 @@ def main() -> None:
         )
     import tyro
 
+    from . import reproduce
     from .bench import step
+    from .report.command import report
 
     bench = tyro.extras.SubcommandApp()
     bench.command(name="step")(step.main)
 
     app = tyro.extras.SubcommandApp()
     app.command(bench, name="bench", help="Measure what something costs, against its rivals.")
+    app.command(reproduce.app(sys.argv[1:]), name="reproduce", help="Run an experiment by name.")
+    app.command(name="report")(report)
     app.cli(
         prog="skewflow",
         description="Optimisation on orthogonal matrices: benchmarks and experiments.",
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )
+
+
+if __name__ == "__main__":
+    main()

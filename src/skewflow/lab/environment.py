@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("triton", "geoopt", "geotorch", "pogo-torch")
+PACKAGES = ("numpy", "triton", "geoopt", "geotorch", "pogo-torch")
 _CODE = (":(top)", ":(top,exclude)benchmarks/data")
 
 

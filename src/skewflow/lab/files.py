@@ -2,23 +2,71 @@
 
 import csv
 import io
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from ..errors import SkewflowError
 
 ROOT = Path(__file__).parents[3]
 """The checkout, when the package runs from one."""
 
 
+class RunError(SkewflowError, RuntimeError):
+    """A run cannot start, go on or be written; the message says what to do."""
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, or a crash, never meets half of it."""
+    """Write a file so that a reader, a crash or a power cut never leaves half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.tmp")  # one name: the next write clears up after a crash
     try:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        with open(beside, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
         beside.replace(path)
+        _sync_folder(path.parent)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file of a run.
+
+    Raises:
+        RunError: If the disk is full, read-only or gone; `path` is as it was.
+    """
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as readable JSON; NaN and infinity are not JSON, so they are refused."""
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path} must be a readable JSON file: {error}. "
+            "Restore it, or remove the folder and start the run anew."
+        ) from error
+
+
+def cannot_write(path: Path, error: OSError) -> RunError:
+    """The error for a path that cannot be written, with the way out."""
+    return RunError(
+        f"cannot write {path}: {error.strerror or error}. What was written before is whole. Make "
+        "room or choose a folder that can be written with --out; go on with --resume."
+    )
 
 
 def repository_table(name: str) -> Path:
@@ -51,3 +99,12 @@ def append_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         writer.writeheader()
     writer.writerows(rows)
     write_atomically(path, before + text.getvalue())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,80 @@
+"""What an experiment is: cells that run one after the other, and what is shown of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+Config = TypeVar("Config")
+Value = str | float | int | None
+Timing = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns; None is a dash."""
+
+    name: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Which columns hold numbers, and so are set flush right."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
+        return tuple(any(isinstance(v, (int, float)) for v in column) for column in columns)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing by its name; `draw` fills an empty matplotlib figure."""
+
+    name: str
+    caption: str
+    draw: Callable[["Canvas"], None]
+    size: tuple[float, float] = (7.0, 4.2)
+
+
+class Experiment(ABC, Generic[Config]):
+    """A result of the paper, or of ours, that one command makes again.
+
+    A cell is the unit of work: it depends on the configuration and its own name only, so that a
+    stopped run can go on with the next one. Long cells store their state by `run.save`.
+    """
+
+    name: str
+    title: str
+    paper: str
+    """What the paper says, in a sentence or two, with its place."""
+    presets: Mapping[str, Config]
+    """"quick" takes seconds, "paper" the settings that we record."""
+
+    @abstractmethod
+    def cells(self, config: Config) -> Sequence[str]:
+        """The names of the cells, each good for a file's name."""
+
+    @abstractmethod
+    def run_cell(self, config: Config, cell: str, run: Run) -> dict[str, Any]:
+        """Do one cell; the result is JSON without NaN."""
+
+    @abstractmethod
+    def summarise(self, config: Config, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """The results of all cells as one record: everything that tables and figures show."""
+
+    @abstractmethod
+    def verdict(self, results: Mapping[str, Any]) -> str:
+        """What the numbers say of the paper's claim, composed from the numbers."""
+
+    @abstractmethod
+    def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
+        """The tables, the paper's values beside ours; clock times come from `timing`."""
+
+    @abstractmethod
+    def figures(self, results: Mapping[str, Any]) -> list[Figure]:
+        """The figures."""

@@ -1,0 +1,13 @@
+"""The experiments by name; a new one is a file here and a line below."""
+
+from typing import Any
+
+from ..experiment import Experiment
+from .numerics import Numerics
+from .rho import Rho
+from .table1 import Table1
+from .variance import Variance
+
+EXPERIMENTS: dict[str, Experiment[Any]] = {
+    experiment.name: experiment for experiment in (Table1(), Variance(), Rho(), Numerics())
+}

@@ -1,0 +1,308 @@
+"""Table 1: floating-point operations of one update, counted while the code runs."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ...geometry import expm, haar, omega, project
+from ...kernels import rotate_blocks, rotate_pairs
+from ...optim import FlowSGD
+from ...samplers import Uniform
+from ...tournaments import EdgeWeights, edge_probability
+from ..bench.baselines import exact_exponential
+from ..bench.timing import interleaved
+from ..experiment import Experiment, Figure, Table, Timing, Value
+from ..flops import flops
+from ..run import Run
+from ..seeds import spawn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+Shapes = tuple[tuple[int, int, int], ...]
+
+SETTINGS: dict[str, Shapes] = {
+    "ES-200": ((200, 200, 1),),
+    "ES-400": ((400, 400, 1),),
+    "MNIST": ((100, 100, 1),),
+    "CIFAR": (
+        (27, 16, 1),
+        (144, 16, 36),
+        (144, 32, 1),
+        (288, 32, 35),
+        (288, 64, 1),
+        (576, 64, 35),
+    ),
+}
+"""d, k and how often each shape occurs; CIFAR's are the 3 x 3 kernels of PlainNet-110."""
+
+PAPER: dict[str, tuple[float | None, ...]] = {
+    "exact": (1600, 12800, 200, 49000),
+    "stochastic s = 2": (68, 272, 8.5, 2000),
+    "stochastic s = r*": (None, None, 43, 14000),
+    "projection p = 20": (84, 656, None, None),
+    "projection p = 10": (164, 1296, None, None),
+    "projection p = 8": (204, 1616, None, None),
+    "projection p = 5": (324, 2576, None, None),
+    "projection p = 4": (404, 3216, None, None),
+}
+"""Table 1 of the paper in 10^4 operations; "exact" and "projection" are lower bounds there, the
+stochastic ones upper bounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table1Config:
+    """Operations and milliseconds of one update."""
+
+    settings: tuple[str, ...] = tuple(SETTINGS)
+    """ES-200, ES-400, MNIST, CIFAR."""
+    angle: float = 0.1
+    """Spectral norm of eta Omega; it decides how often an exponential is squared."""
+    rounds: int = 7
+    """Interleaved rounds of the timing."""
+    seed: int = 0
+    """Seed of points, gradients and partitions."""
+
+
+class Table1(Experiment[Table1Config]):
+    """One cell for each setting."""
+
+    name = "table1"
+    title = "Table 1: operations of one update"
+    paper = (
+        "With s = 2 an update takes a small part of the operations of the exact method, and fewer "
+        "than a projection every p <= 20 steps (Table 1, no convention of counting given)."
+    )
+    presets: Mapping[str, Table1Config] = {
+        "quick": Table1Config(settings=("ES-200", "MNIST"), rounds=3),
+        "paper": Table1Config(),
+    }
+
+    def cells(self, config: Table1Config) -> Sequence[str]:
+        """One name for each setting."""
+        return list(config.settings)
+
+    def run_cell(self, config: Table1Config, cell: str, run: Run) -> dict[str, Any]:
+        """Count each method on each shape once, and time it."""
+        rows: dict[str, dict[str, int]] = {}
+        times: dict[str, float] = {}
+        for n, (d, k, count) in enumerate(SETTINGS[cell]):
+            generator = spawn(config.seed, cell, d, k)
+            X = haar(d, k, generator=generator, dtype=torch.float32)
+            G = torch.randn(d, k, generator=generator)
+            eta = config.angle / torch.linalg.matrix_norm(omega(X, G), 2).item()
+            for method, parts in count_all(X, G, eta, generator).items():
+                row = rows.setdefault(method, {"distinct": 0, "all": 0})
+                for part, number in parts.items():
+                    row[part] = row.get(part, 0) + number
+                row["distinct"] += sum(parts.values())
+                row["all"] += count * sum(parts.values())
+                run.metric(cell, method=method, d=d, k=k, count=count, **parts)
+            for method, ms in _milliseconds(X, G, eta, config.rounds).items():
+                times[method] = times.get(method, 0.0) + ms
+            run.progress((n + 1) / len(SETTINGS[cell]))
+        for method, ms in times.items():
+            run.time(cell, f"ms {method}", ms)
+        return {"methods": rows}
+
+    def summarise(
+        self, config: Table1Config, cells: Mapping[str, dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Operations by setting and method."""
+        return {"angle": config.angle, "counts": {n: c["methods"] for n, c in cells.items()}}
+
+    def verdict(self, results: Mapping[str, Any]) -> str:
+        """Whether the paper's bounds hold for our counts, and the factors between the methods."""
+        broken, factors, beaten = [], [], True
+        for setting, methods in results["counts"].items():
+            for method, row in methods.items():
+                bound = _paper(method, setting)
+                if bound is None:
+                    continue
+                ours = row["distinct"] / 1e4
+                upper = method.startswith("stochastic")
+                if (ours > bound) if upper else (ours < bound):
+                    sign = "<" if upper else ">"
+                    broken.append(f"{setting} {method} ({ours:.3g}, printed {sign} {bound:g})")
+            exact, pairs = (methods[m]["distinct"] for m in ("exact", "stochastic s = 2"))
+            factors.append(f"{setting} {exact / pairs:.0f}")
+            beaten &= pairs < methods["projection p = 20"]["distinct"]
+        kept = f"do not hold for {'; '.join(broken)}" if broken else "all hold"
+        return (
+            f"The paper's bounds {kept}. The exact update takes this many times the operations of "
+            f"s = 2: {', '.join(factors)}; the paper's own count of it, 2 d^3, is one product. A "
+            f"projection every 20 steps takes {'more' if beaten else 'not always more'} than s = 2."
+        )
+
+    def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
+        """Totals beside the paper's, where they go, and milliseconds."""
+        counts = results["counts"]
+        columns = ["method"]
+        for setting in counts:
+            columns += [f"{setting} paper", f"{setting} ours"]
+        whole = "CIFAR" in counts
+        table: list[tuple[Value, ...]] = []
+        for method in PAPER:
+            row: list[Value] = [method]
+            for setting, methods in counts.items():
+                row += [_bound(method, setting), methods[method]["distinct"] / 1e4]
+            if whole:
+                row.append(counts["CIFAR"][method]["all"] / 1e4)
+            table.append(tuple(row))
+        if whole:
+            columns.append("CIFAR ours, all 109 kernels")
+        totals = Table(
+            "operations",
+            "Operations of one update in 10^4. A product of m x k and k x n counts 2mkn, every "
+            "other arithmetic operation 1, copies and comparisons 0, an SVD 14 m n^2 + 8 n^3. "
+            f"r* = ceil(d / ln d); ||eta Omega|| = {results['angle']:g}."
+            + whole
+            * " CIFAR sums six distinct shapes, whose 2 d^3 make the paper's exact entry.",
+            tuple(columns),
+            tuple(table),
+        )
+        parts = Table(
+            "parts",
+            "Where the operations go, in 10^4: entries of Omega, the exponentials (or the "
+            "projection, over p), and the update of X.",
+            ("setting", "method", "entries", "exponential or projection", "update"),
+            tuple(
+                (setting, method, *(row[p] / 1e4 for p in ("entries", "map", "update")))
+                for setting, methods in counts.items()
+                for method, row in methods.items()
+            ),
+        )
+        names = [n for n in PAPER if any(f"ms {n}" in timing.get(s, {}) for s in counts)]
+        clock = Table(
+            "milliseconds",
+            "Milliseconds of one update, measured here: FlowSGD for the stochastic ones, the "
+            "(d, d) exponential for the exact one, SGD and an SVD for p = 20. The paper gives none."
+            + whole
+            * " CIFAR sums the six distinct shapes.",
+            ("method", *counts),
+            tuple((n, *(timing.get(s, {}).get(f"ms {n}") for s in counts)) for n in names),
+        )
+        return [totals, parts, clock]
+
+    def figures(self, results: Mapping[str, Any]) -> list[Figure]:
+        """Ours filled, the paper's hollow."""
+
+        def draw(canvas: "Canvas") -> None:
+            axis = canvas.subplots()
+            settings = list(results["counts"])
+            shown = ["exact", "stochastic s = 2", "stochastic s = r*", "projection p = 20"]
+            for n, method in enumerate(shown):
+                at = [x + 0.12 * (n - 1.5) for x in range(len(settings))]
+                ours = [results["counts"][s][method]["distinct"] for s in settings]
+                paper = [1e4 * (_paper(method, s) or math.nan) for s in settings]
+                axis.semilogy(at, ours, "o", color=f"C{n}", label=method, markersize=7)
+                axis.semilogy(at, paper, "o", color=f"C{n}", markerfacecolor="none", markersize=7)
+            axis.set_xticks(range(len(settings)), settings)
+            axis.set_ylabel("operations of one update")
+            axis.legend()
+
+        caption = "Operations of one update: ours filled, the paper's bounds hollow."
+        return [Figure("table1", caption, draw)]
+
+
+def count_all(
+    X: Tensor, G: Tensor, eta: float, generator: torch.Generator
+) -> dict[str, dict[str, int]]:
+    """The operations of every method of Table 1 on one matrix, by part."""
+    d = len(X)
+    found = {"exact": _exact(X, G, eta)}
+    for name, s in (("s = 2", 2), ("s = r*", r_star(d))):
+        found[f"stochastic {name}"] = _stochastic(X, G, eta, s, generator)
+    update = flops(lambda: X.sub(G, alpha=eta))
+    whole = flops(lambda: project(X))
+    for p in (20, 10, 8, 5, 4):
+        found[f"projection p = {p}"] = {"entries": 0, "map": round(whole / p), "update": update}
+    return found
+
+
+def r_star(d: int) -> int:
+    """ceil(d / ln d), the paper's block size for CIFAR (Sec. 9.1.2).
+
+    Example:
+        >>> r_star(100)
+        22
+    """
+    return math.ceil(d / math.log(d))
+
+
+def _exact(X: Tensor, G: Tensor, eta: float) -> dict[str, int]:
+    A = eta * omega(X, G)
+    R = expm(A)
+    return {
+        "entries": flops(lambda: eta * omega(X, G)),
+        "map": flops(lambda: expm(A)),
+        "update": flops(lambda: R @ X),
+    }
+
+
+def _stochastic(
+    X: Tensor, G: Tensor, eta: float, s: int, generator: torch.Generator
+) -> dict[str, int]:
+    W = EdgeWeights(X, G)
+    t = Uniform(s).sample(W, generator=generator)
+    if s == 2:
+        pairs = t.partition.blocks[0]
+        scale = eta / float(edge_probability(len(X), 2))
+        theta = scale * W.entries(pairs)
+        # A plane turns by a sine and a cosine: they are the exponential, counted with the update.
+        return {
+            "entries": flops(lambda: scale * W.entries(pairs)),
+            "map": 0,
+            "update": flops(lambda: rotate_pairs(X, pairs, theta)),
+        }
+    blocks = t.blocks(W)
+    both = flops(lambda: rotate_blocks(X, t.partition, blocks, eta))
+    exponentials = sum(flops(lambda b=b: expm(eta * b)) for b in blocks)  # type: ignore[misc]
+    return {
+        "entries": flops(lambda: t.blocks(W)),
+        "map": exponentials,
+        "update": both - exponentials,
+    }
+
+
+def _milliseconds(X: Tensor, G: Tensor, eta: float, rounds: int) -> dict[str, float]:
+    def flow(block_size: int) -> Callable[[], object]:
+        p = nn.Parameter(X.clone())
+        p.grad = G
+        return FlowSGD([p], lr=eta / len(X), block_size=block_size).step
+
+    Y = X.clone()
+
+    def projected() -> None:
+        Y.sub_(G, alpha=eta)
+        projected.calls += 1  # type: ignore[attr-defined]
+        if projected.calls % 20 == 0:  # type: ignore[attr-defined]
+            Y.copy_(project(Y))
+
+    projected.calls = 0  # type: ignore[attr-defined]
+    steps: dict[str, Callable[[], object]] = {
+        "exact": lambda: exact_exponential(X, G),
+        "stochastic s = 2": flow(2),
+        "stochastic s = r*": flow(r_star(len(X))),
+        "projection p = 20": projected,
+    }
+    times, failures = interleaved(steps, X.device, rounds=rounds, seconds=0.01)
+    if failures:
+        raise RuntimeError(f"steps that are timed must not fail: {failures}.")
+    return {name: median(values) for name, values in times.items()}
+
+
+def _paper(method: str, setting: str) -> float | None:
+    return PAPER[method][list(SETTINGS).index(setting)]
+
+
+def _bound(method: str, setting: str) -> str | None:
+    value = _paper(method, setting)
+    if value is None:
+        return None
+    return f"{'<' if method.startswith('stochastic') else '>'} {value:g}"

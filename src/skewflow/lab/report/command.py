@@ -1,0 +1,87 @@
+"""`skewflow report`: one page that holds every table and figure."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from ..experiments import EXPERIMENTS
+from ..files import RunError, read_json, write_bytes
+from .assets import to_svg, to_text
+
+HERE = Path(__file__).parent
+
+
+def report(
+    runs: tyro.conf.Positional[Path],
+    out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html"),
+) -> None:
+    """Gather finished runs on one page that needs nothing else.
+
+    Args:
+        runs: A folder of runs, or of one run; every summary.json below it is shown.
+        out: The page to write.
+    """
+    try:
+        write_bytes(out, build(runs).encode())
+    except RunError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
+    print(f"written: {out.resolve()}")
+
+
+def build(runs: Path) -> str:
+    """The page of all finished runs below `runs`.
+
+    Raises:
+        RunError: If there is none, or one of an experiment that this version does not know.
+    """
+    from jinja2 import Environment, FileSystemLoader
+
+    folders = sorted(path.parent for path in runs.rglob("summary.json"))
+    if not folders:
+        raise RunError(
+            f"{runs} must hold a finished run, a folder with summary.json: found none. "
+            "Make one with `skewflow reproduce NAME`."
+        )
+    sections = [_section(folder) for folder in folders]
+    sections.sort(key=lambda section: (list(EXPERIMENTS).index(section["name"]), section["path"]))
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["text"] = to_text
+    style = (HERE / "page.css").read_text()
+    return environment.get_template("page.html.jinja").render(sections=sections, style=style)
+
+
+def _section(folder: Path) -> dict[str, Any]:
+    """What the page shows of one run."""
+    summary = read_json(folder / "summary.json")
+    name = summary["experiment"]
+    if name not in EXPERIMENTS:
+        raise RunError(
+            f"{folder} holds a run of {name!r}, which this version does not know: it knows "
+            f"{', '.join(sorted(EXPERIMENTS))}. Leave that folder out."
+        )
+    experiment = EXPERIMENTS[name]
+    results, timing = summary["results"], _optional(folder / "timing.json", {})
+    starts = _optional(folder / "environment.json", [])
+    return {
+        "name": name,
+        "path": str(folder),
+        "title": experiment.title,
+        "paper": experiment.paper,
+        "verdict": summary["verdict"],
+        "preset": summary["preset"],
+        "command": summary["command"],
+        "config": summary["config"],
+        "starts": starts,
+        "tables": experiment.tables(results, timing),
+        "figures": [(figure, to_svg(figure)) for figure in experiment.figures(results)],
+    }
+
+
+def _optional(path: Path, default: Any) -> Any:
+    return read_json(path) if path.exists() else default

@@ -1,0 +1,165 @@
+"""`skewflow reproduce NAME`: run an experiment in a folder of its own."""
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from .experiment import Experiment
+from .experiments import EXPERIMENTS
+from .files import RunError, read_json, write_json
+from .report.assets import write_assets
+from .run import Run
+
+PRESETS = ("quick", "paper")
+
+
+def app(args: Sequence[str]) -> tyro.extras.SubcommandApp:
+    """The subcommands, one for each experiment; `args` is looked at for the preset."""
+    group = tyro.extras.SubcommandApp()
+    for experiment in EXPERIMENTS.values():
+        group.command(name=experiment.name, help=experiment.title)(
+            _command(experiment, _preset(args))
+        )
+    return group
+
+
+def execute(
+    experiment: Experiment[Any],
+    config: Any,
+    *,
+    preset: str = "quick",
+    out: Path = Path("runs"),
+    resume: bool = False,
+    console: Console | None = None,
+) -> Path:
+    """Run all cells that are not done, then write the summary, the tables and the figures.
+
+    Returns:
+        The run's folder, ``out / experiment.name``.
+
+    Raises:
+        RunError: If the folder holds another run, or cannot be written.
+    """
+    folder = out / experiment.name
+    wanted = {
+        "experiment": experiment.name,
+        "preset": preset,
+        "command": command_line(experiment, config, preset),
+        "config": asdict(config),
+    }
+    cells = experiment.cells(config)
+    run = Run.start(folder, cells, wanted, resume=resume)
+    console = console or Console(stderr=True)
+    if run.changed:
+        console.print(
+            f"note: {', '.join(run.changed)} changed since this run was stopped; the last digits "
+            "may differ from those of an unbroken run."
+        )
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        console=console,
+        speed_estimate_period=600.0,
+    )
+    with bar:
+        task = bar.add_task(experiment.name, total=float(len(cells)))
+        for number, cell in enumerate(cells):
+            bar.update(task, description=f"{experiment.name} {cell}", completed=number)
+            run.on_progress = partial(_advance, bar, task, number)
+            if run.result(cell) is None:
+                run.finish(cell, experiment.run_cell(config, cell, run))
+        bar.update(task, description=experiment.name, completed=len(cells))
+    # Read back from the files: a run that was never stopped takes the same way as a resumed one.
+    done = {cell: result for cell in cells if (result := run.result(cell)) is not None}
+    results = experiment.summarise(config, done)
+    verdict = experiment.verdict(results)
+    write_json(folder / "summary.json", {**wanted, "verdict": verdict, "results": results})
+    write_assets(experiment, results, read_json(folder / "timing.json"), folder)
+    return folder
+
+
+def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
+    """The command that makes this run: the preset and the fields that differ from it."""
+    words = ["skewflow", "reproduce", experiment.name, "--preset", preset]
+    base = experiment.presets[preset]
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if value == getattr(base, field.name):
+            continue
+        flag = field.name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            values = value if isinstance(value, (tuple, list)) else (value,)
+            words += [f"--{flag}", *(shlex.quote(str(v)) for v in values)]
+    return " ".join(words)
+
+
+def _command(experiment: Experiment[Any], preset: str) -> Callable[..., None]:
+    """The function behind one subcommand, its defaults those of the preset."""
+
+    def reproduce(
+        config: Any = experiment.presets[preset],
+        preset: Literal["quick", "paper"] = "quick",
+        out: Path = Path("runs"),
+        resume: bool = False,
+    ) -> None:
+        console = Console(stderr=True)
+        try:
+            folder = execute(
+                experiment, config, preset=preset, out=out, resume=resume, console=console
+            )
+        except RunError as error:
+            console.print(f"error: {error}", style="red", markup=False, highlight=False)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            console.print("stopped; go on with --resume", style="red")
+            sys.exit(130)
+        summary = read_json(folder / "summary.json")
+        # Plain print: a path is never wrapped, so that it can be copied.
+        print(summary["verdict"])
+        print(f"written: {(folder / 'summary.json').resolve()}")
+
+    kind: Any = type(experiment.presets[preset])
+    reproduce.__annotations__["config"] = tyro.conf.OmitArgPrefixes[kind]  # type: ignore[misc]
+    reproduce.__doc__ = f"""{experiment.title}
+
+    Args:
+        config: The settings.
+        preset: "quick" takes seconds, "paper" minutes; the defaults below are the preset's.
+        out: The run's folder is made in here.
+        resume: Go on with the run in that folder.
+    """
+    return reproduce
+
+
+def _advance(bar: Progress, task: TaskID, number: int, part: float) -> None:
+    bar.update(task, completed=number + part)
+
+
+def _preset(args: Sequence[str]) -> str:
+    """The preset on the command line; it sets the defaults of all other options."""
+    for word, after in zip(args, [*args[1:], ""], strict=True):
+        name = after if word == "--preset" else word.removeprefix("--preset=")
+        if word.startswith("--preset") and name in PRESETS:
+            return name
+    return "quick"

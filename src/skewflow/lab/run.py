@@ -1,0 +1,205 @@
+"""One run is one folder: configuration, environment, metrics as they come, finished cells, summary.
+
+config.json       what was asked for
+environment.json  one entry for each start: commit, versions, machine
+metrics.jsonl     one line for each measurement, in the order of the cells
+cells/NAME.json   the result of a finished cell
+cells/NAME.state  the inner state of an unfinished one
+timing.json       everything that was read off a clock
+summary.json      the results: no clock times, so that a resumed run ends in the same bytes
+"""
+
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .environment import environment
+from .files import RunError, cannot_write, read_json, write_bytes, write_json
+
+
+class Run:
+    """A run folder, open for work.
+
+    Args:
+        folder: Where everything goes.
+        cells: The names of all cells, in the order in which they run.
+    """
+
+    def __init__(self, folder: Path, cells: Sequence[str]) -> None:
+        for cell in cells:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.,_-]*", cell):
+                raise ValueError(f"a cell's name becomes a file's name: got {cell!r}.")
+        if len(set(cells)) != len(cells):
+            raise ValueError("cells must have different names: got one twice.")
+        self.folder = folder
+        self.cells = tuple(cells)
+        self.changed: list[str] = []
+        """What differs from the machine, versions or commit of the start before."""
+        self.on_progress: Callable[[float], None] = lambda fraction: None
+        self._timing: dict[str, dict[str, float]] = {}
+        self._lines: dict[str, int] = dict.fromkeys(cells, 0)
+        self._began = time.perf_counter()
+        self._seconds = 0.0
+
+    @classmethod
+    def start(
+        cls, folder: Path, cells: Sequence[str], wanted: dict[str, Any], *, resume: bool
+    ) -> "Run":
+        """Make the folder, or go on in the one that is there.
+
+        Args:
+            folder: The run's folder.
+            cells: Names of its cells.
+            wanted: What `config.json` holds; its entry "config" has to be equal on resumption.
+            resume: Go on with an unfinished run; without one, start.
+        """
+        run = cls(folder, cells)
+        path = folder / "config.json"
+        starts: list[dict[str, str]] = []
+        if _exists(path):
+            if not resume:
+                state = "a finished" if _exists(folder / "summary.json") else "an unfinished"
+                raise RunError(
+                    f"{folder} already holds {state} run. Go on with --resume, write elsewhere "
+                    "with --out, or remove that folder."
+                )
+            _same_config(read_json(path), wanted, folder)
+            starts = read_json(folder / "environment.json")
+            run._recover()
+        now = environment("cpu")
+        if starts:
+            last = starts[-1]
+            run.changed = sorted(k for k in {*now, *last} - {"date"} if now.get(k) != last.get(k))
+        write_json(folder / "environment.json", [*starts, now])
+        write_json(path, wanted)
+        return run
+
+    def result(self, cell: str) -> dict[str, Any] | None:
+        """What a finished cell gave, or None."""
+        path = self._path(cell, "json")
+        return read_json(path) if path.exists() else None
+
+    def finish(self, cell: str, result: dict[str, Any]) -> None:
+        """Record a cell's result; its inner state is not needed any more."""
+        self._sync_metrics()
+        self.time(cell, "seconds", self._elapsed())
+        write_json(self.folder / "timing.json", self._timing)
+        write_json(self._path(cell, "json"), result)
+        self._path(cell, "state").unlink(missing_ok=True)
+        self._restart_clock(0.0)
+
+    def save(self, cell: str, state: dict[str, Any]) -> None:
+        """Store the inner state of an unfinished cell: tensors, numbers and containers of them."""
+        self._sync_metrics()
+        buffer = io.BytesIO()
+        whole = {"state": state, "lines": self._lines[cell], "seconds": self._elapsed()}
+        torch.save(whole, buffer)
+        write_bytes(self._path(cell, "state"), buffer.getvalue())
+
+    def load(self, cell: str) -> dict[str, Any] | None:
+        """The inner state that `save` stored last, or None: then the cell starts at its beginning.
+
+        A cell that was stopped goes on from here and ends with the numbers of one that was not.
+        """
+        path = self._path(cell, "state")
+        if not path.exists():
+            self._restart_clock(0.0)
+            return None
+        whole = torch.load(path, weights_only=True)
+        self._restart_clock(whole["seconds"])
+        return whole["state"]
+
+    def metric(self, cell: str, **values: float | int | str | None) -> None:
+        """Append a line to `metrics.jsonl`."""
+        line = json.dumps({"cell": cell, **values}, allow_nan=False) + "\n"
+        path = self.folder / "metrics.jsonl"
+        try:
+            with path.open("a") as file:
+                file.write(line)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        self._lines[cell] += 1
+
+    def time(self, cell: str, name: str, value: float) -> None:
+        """Keep something that was read off a clock, out of the summary."""
+        self._timing.setdefault(cell, {})[name] = value
+
+    def progress(self, fraction: float) -> None:
+        """Say how much of the current cell is done, from 0 to 1."""
+        self.on_progress(fraction)
+
+    def _path(self, cell: str, ending: str) -> Path:
+        if cell not in self._lines:
+            raise ValueError(f"{cell!r} is no cell of this run.")
+        return self.folder / "cells" / f"{cell}.{ending}"
+
+    def _recover(self) -> None:
+        """Drop the metrics that a stopped cell will measure again, and a line cut short."""
+        timing, metrics = self.folder / "timing.json", self.folder / "metrics.jsonl"
+        if timing.exists():
+            self._timing = read_json(timing)
+        most: dict[str, float] = {}
+        for cell in self.cells:
+            state = self._path(cell, "state")
+            if self._path(cell, "json").exists():
+                most[cell] = float("inf")
+                state.unlink(missing_ok=True)
+            elif state.exists():
+                most[cell] = torch.load(state, weights_only=True)["lines"]
+        kept = []
+        lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+        for line in lines:
+            cell = json.loads(line)["cell"] if line.endswith("\n") else ""
+            if self._lines.get(cell, 0) < most.get(cell, 0):
+                self._lines[cell] += 1
+                kept.append(line)
+        write_bytes(metrics, "".join(kept).encode())
+
+    def _sync_metrics(self) -> None:
+        """A result or a state never outlives the metrics that came before it."""
+        path = self.folder / "metrics.jsonl"
+        try:
+            with path.open("a") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise cannot_write(path, error) from error
+
+    def _elapsed(self) -> float:
+        return self._seconds + time.perf_counter() - self._began
+
+    def _restart_clock(self, seconds: float) -> None:
+        self._began, self._seconds = time.perf_counter(), seconds
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _same_config(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
+    """Two configurations agree, or the error names where they do not."""
+    if found["experiment"] != wanted["experiment"]:
+        raise RunError(
+            f"{folder} holds a run of {found['experiment']!r}: got {wanted['experiment']!r}. "
+            "Choose another folder with --out."
+        )
+    old, new = found["config"], json.loads(json.dumps(wanted["config"]))
+    differ = [
+        f"{name} ({old.get(name)!r} there, {new.get(name)!r} here)"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+    if differ:
+        raise RunError(
+            f"--resume needs the configuration of the run in {folder}, which differs in "
+            f"{', '.join(differ)}. That run was started by `{found['command']}`."
+        )

@@ -1,0 +1,234 @@
+"""The experiments: each runs, is the same when it runs again, and says what its numbers say."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from rich.console import Console
+
+from skewflow.geometry import haar
+from skewflow.lab.data import default_images, load_images
+from skewflow.lab.experiments import EXPERIMENTS
+from skewflow.lab.experiments.numerics import _exponential, _skew, eigen, pade
+from skewflow.lab.experiments.table1 import SETTINGS, count_all, r_star
+from skewflow.lab.experiments.variance import CASES, _second_moment
+from skewflow.lab.files import RunError
+from skewflow.lab.flops import FlopCounter, flops
+from skewflow.lab.mlp import OrthogonalMLP, Training
+from skewflow.lab.products import RoundedProducts, rounded
+from skewflow.lab.report.command import build
+from skewflow.lab.reproduce import execute
+from skewflow.tournaments import EdgeWeights
+
+SMALL = {
+    "numerics": {"d": 8, "block_sizes": (2, 4), "norms": (1.0, 60.0), "seeds": (0,)},
+    "variance": {"sizes": (8,), "draws": 5, "train_steps": 2, "timed_draws": 1, "data": "digits"},
+    "table1": {"settings": ("MNIST",), "rounds": 1},
+    "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
+}
+"""The quick preset of each experiment, made smaller still."""
+
+
+def small(name):
+    experiment = EXPERIMENTS[name]
+    return experiment, replace(experiment.presets["quick"], **SMALL[name])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    for name in EXPERIMENTS:
+        execute(*small(name), out=out, console=Console(quiet=True))
+    return out
+
+
+def summary(runs, name):
+    return json.loads((runs / name / "summary.json").read_text())
+
+
+def test_every_experiment_is_tested():
+    assert set(SMALL) == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_an_experiment_gives_the_same_summary_again(runs, tmp_path, name):
+    folder = execute(*small(name), out=tmp_path, console=Console(quiet=True))
+    assert (folder / "summary.json").read_bytes() == (runs / name / "summary.json").read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_tables_are_rectangular_and_figures_are_written(runs, name):
+    results = summary(runs, name)["results"]
+    for table in EXPERIMENTS[name].tables(results, {}):  # clock times may be missing
+        assert table.rows or "illiseconds" in table.caption
+        assert {len(row) for row in table.rows} <= {len(table.columns)}
+    assert list((runs / name / "figures").glob("*.svg"))
+
+
+def test_the_report_shows_every_experiment(runs):
+    page = build(runs)
+    for name, experiment in EXPERIMENTS.items():
+        assert experiment.title in page and summary(runs, name)["command"] in page
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_summary(runs, tmp_path, monkeypatch):
+    experiment, config = small("rho")
+    save, calls = type(experiment).run_cell.__globals__["Run"].save, 0
+
+    def stop(run, cell, state):
+        nonlocal calls
+        calls += 1
+        save(run, cell, state)
+        if calls == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("skewflow.lab.run.Run.save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        execute(experiment, config, out=tmp_path, console=Console(quiet=True))
+    folder = execute(experiment, config, out=tmp_path, resume=True, console=Console(quiet=True))
+    for file in ("summary.json", "metrics.jsonl"):
+        assert (folder / file).read_bytes() == (runs / "rho" / file).read_bytes()
+
+
+def test_the_unscaled_series_fails_where_the_scaled_one_does_not(runs):
+    curves = summary(runs, "numerics")["results"]["curves"]
+    useful = {(c["method"], c["precision"]): c["useful_to"] for c in curves}
+    assert useful["Taylor T = 200", "float64"] == 1.0
+    assert useful["scaled Taylor (ours)", "float32"] == 60.0
+
+
+def test_the_reference_exponential_is_right():
+    A = _skew(12, 30.0, seed=3)
+    expected = scipy.linalg.expm(A.double().numpy())
+    for R in (_exponential(A), pade(A.double()), eigen(A.double())):
+        assert np.abs(R.numpy() - expected).max() < 1e-12
+
+
+def test_the_verdict_of_rho_follows_the_numbers(runs):
+    results = summary(runs, "rho")["results"]
+    rho = EXPERIMENTS["rho"]
+    assert "hardly changes" in rho.verdict(results)
+    results["sizes"][0]["largest"] = 100 * results["sizes"][0]["least"]
+    assert "hardly changes" not in rho.verdict(results)
+
+
+def test_the_verdict_of_table1_names_a_broken_bound(runs):
+    results = summary(runs, "table1")["results"]
+    table1 = EXPERIMENTS["table1"]
+    results["counts"]["MNIST"]["stochastic s = r*"]["distinct"] = 1
+    assert "all hold" in table1.verdict(results)
+    results["counts"]["MNIST"]["stochastic s = 2"]["distinct"] = 100_000
+    assert "MNIST stochastic s = 2 (10, printed < 8.5)" in table1.verdict(results)
+
+
+def test_variance_is_uniform_where_the_lemmas_say_so(runs):
+    groups = summary(runs, "variance")["results"]["groups"]
+    for group in groups:
+        ratios = {name: row["ratio"] for name, row in group["rows"].items()}
+        assert ratios["square"] == pytest.approx((group["d"] - 1) / (group["s"] - 1))
+        assert group["rows"]["optimal"]["how"] == (
+            "enumeration" if group["d"] == 8 else "Monte Carlo"
+        )
+        if group["d"] == 8:  # exact: these inequalities are theorems
+            assert ratios["abs HT"] <= ratios["abs"] * (1 + 1e-9)
+            assert ratios["optimal"] <= min(ratios["abs"], ratios["uniform"]) * (1 + 1e-9)
+
+
+def test_the_verdict_of_variance_follows_the_numbers(runs):
+    results = summary(runs, "variance")["results"]
+    variance = EXPERIMENTS["variance"]
+    for group in results["groups"]:
+        group["rows"]["abs"]["ratio"] = group["rows"]["uniform"]["ratio"] / 1000
+    assert variance.verdict(results).count("99.9% by abs, at most 99.9%, by abs") == 5
+
+
+def test_a_monte_carlo_moment_agrees_with_its_formula(generator):
+    X = haar(10, generator=generator)  # too large to enumerate
+    W = EdgeWeights(X, torch.randn(10, 10, generator=generator, dtype=X.dtype))
+    for name in ("abs HT", "uniform", "heavy matchings"):
+        case = CASES[name]
+        exact = _second_moment(case, W, 2, 0, generator)
+        drawn = _second_moment(replace(case, variance=None), W, 2, 400, generator)
+        assert exact["how"] == "formula"
+        assert abs(exact["ratio"] - drawn["ratio"]) < 4 * drawn["error"] + 1e-9
+
+
+def test_the_plain_net_has_109_kernels():
+    assert sum(count for _, _, count in SETTINGS["CIFAR"]) == 109
+    assert [r_star(d) for d in (100, 200)] == [22, 38]
+
+
+def test_operations_agree_with_a_count_by_hand(generator):
+    d = 30
+    X = haar(d, generator=generator, dtype=torch.float32)
+    counts = count_all(X, torch.randn(d, d, generator=generator), 1e-3, generator)
+    pairs = counts["stochastic s = 2"]
+    # d/2 pairs: 2 products of rows; a scaled angle; 4 multiplications and 2 additions a column.
+    assert pairs["entries"] == d // 2 * (4 * d + 1)
+    assert pairs["update"] == d // 2 * (6 * d + 2)
+    assert counts["exact"]["update"] == 2 * d**3
+    assert counts["projection p = 10"]["map"] == (14 + 8 + 2) * d**3 // 10
+
+
+def test_the_counter_counts_by_its_convention_and_refuses_the_rest():
+    A = torch.ones(3, 4)
+    assert flops(lambda: A @ A.mT) == 2 * 3 * 4 * 3
+    assert flops(lambda: A[None] @ A.mT[None]) == 2 * 3 * 4 * 3
+    assert flops(lambda: A.add(A, alpha=2)) == 24
+    assert flops(lambda: A.sum()) == 12
+    assert flops(lambda: A.clone().abs().mT) == 0
+    assert flops(lambda: torch.arange(4) * 2) == 0
+    with FlopCounter(), pytest.raises(NotImplementedError, match="no rule for counting 'erf'"):
+        A.erf()
+
+
+def test_products_are_rounded_to_the_precision_of_their_unit(generator):
+    A = torch.randn(20, 20, generator=generator)
+    with RoundedProducts("bf16"):
+        B = A @ A
+    rough = A.bfloat16().float()
+    assert torch.equal(B, rough @ rough)
+    assert torch.equal(rounded(A, 7), rough)
+    with RoundedProducts("tf32"):
+        assert 1e-5 < (A @ A - A.double() @ A.double()).abs().max() < 1e-1
+        assert torch.equal(A.double() @ A.double(), A.double() @ A.double())
+
+
+def test_images_are_read_from_idx_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWFLOW_DATA", str(tmp_path))
+    assert default_images() == "digits"
+    with pytest.raises(RunError, match="cannot read .*--data digits"):
+        load_images("mnist")
+    (tmp_path / "mnist").mkdir()
+
+    def idx(name, array):
+        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+        (tmp_path / "mnist" / f"{name}.gz").write_bytes(gzip.compress(head + array.tobytes()))
+
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    idx("train-images-idx3-ubyte", pixels)
+    idx("train-labels-idx1-ubyte", np.array([7, 1], dtype=np.uint8))
+    assert default_images() == "mnist"
+    images = load_images("mnist")
+    assert images.labels.tolist() == [7, 1]
+    assert torch.equal(images.pixels, torch.from_numpy(pixels).float() / 255)
+    idx("train-labels-idx1-ubyte", np.zeros((2, 2), dtype=np.uint8))
+    with pytest.raises(RunError, match="idx file of 1 dim"):
+        load_images("mnist")
+    with pytest.raises(RunError, match="one of mnist, digits: got 'cifar'"):
+        load_images("cifar")
+
+
+def test_training_keeps_the_layer_orthogonal_and_learns():
+    images = load_images("digits")
+    model = OrthogonalMLP(64, 20, seed=0)
+    training = Training(model, images, lr=1e-2, batch=64, seed=0, block_size=2)
+    losses = []
+    training.run(150, lambda step, loss: losses.append(loss))
+    assert np.mean(losses[-10:]) < 0.7 * np.mean(losses[:10])
+    W = model.W.detach()
+    assert torch.allclose(W.mT @ W, torch.eye(20), atol=1e-5)

@@ -1,0 +1,72 @@
+"""The command line: names, help, presets, errors."""
+
+import pytest
+
+from lab.walk import Walk
+from skewflow.lab import cli, reproduce
+from skewflow.lab.experiments import EXPERIMENTS
+
+
+def call(monkeypatch, capsys, *words):
+    """Exit status, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("sys.argv", ["skewflow", *map(str, words)])
+    status = 0
+    try:
+        cli.main()
+    except SystemExit as stop:
+        status = stop.code or 0
+    return status, *capsys.readouterr()
+
+
+@pytest.fixture
+def walk(monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "walk", Walk())
+
+
+def test_an_unknown_name_lists_the_known_ones(monkeypatch, capsys):
+    status, out, err = call(monkeypatch, capsys, "reproduce", "nosuch")
+    assert status == 2
+    for name in EXPERIMENTS:
+        assert name in out + err
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_help_shows_the_defaults_of_the_preset(monkeypatch, capsys, name):
+    status, quick, _ = call(monkeypatch, capsys, "reproduce", name, "--help")
+    assert status == 0 and "--preset" in quick and "--resume" in quick
+    status, paper, _ = call(monkeypatch, capsys, "reproduce", name, "--preset", "paper", "--help")
+    assert status == 0 and paper != quick
+
+
+def test_both_commands_are_listed(monkeypatch, capsys):
+    status, out, _ = call(monkeypatch, capsys, "--help")
+    assert status == 0 and "reproduce" in out and "report" in out
+
+
+def test_a_run_prints_the_exact_path(monkeypatch, capsys, tmp_path, walk):
+    words = ("reproduce", "walk", "--out", tmp_path, "--seeds", "5", "--preset=paper")
+    status, out, _ = call(monkeypatch, capsys, *words)
+    path = tmp_path / "walk" / "summary.json"
+    assert status == 0 and f"written: {path}" in out and path.exists()
+    assert "5 walks ended." in out  # five cells, one seed
+    status, _, err = call(monkeypatch, capsys, *words)
+    assert status == 1 and "already holds a finished run" in err
+
+
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path, walk):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Walk, "run_cell", stop)
+        status, _, err = call(patch, capsys, "reproduce", "walk", "--out", tmp_path)
+    assert status == 130 and "go on with --resume" in err
+    status, _, _ = call(monkeypatch, capsys, "reproduce", "walk", "--out", tmp_path, "--resume")
+    assert status == 0
+
+
+def test_a_preset_sets_every_default():
+    assert reproduce._preset(["reproduce", "x", "--preset", "paper"]) == "paper"
+    assert reproduce._preset(["reproduce", "x", "--preset=paper"]) == "paper"
+    assert reproduce._preset(["reproduce", "x", "--d", "3"]) == "quick"

@@ -1,0 +1,177 @@
+"""Run folders: what is written, and what happens when the writing stops."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lab.walk import Walk, WalkConfig
+from skewflow.lab.files import RunError, write_bytes, write_json
+from skewflow.lab.reproduce import command_line, execute
+from skewflow.lab.run import Run
+
+QUIET = Console(quiet=True)
+
+
+def walk(out, config=None, **options):
+    return execute(Walk(), config or WalkConfig(), out=out, console=QUIET, **options)
+
+
+def results(folder):
+    """Everything but clock times and the list of starts."""
+    paths = [p for p in folder.rglob("*") if p.is_file()]
+    names = {p.relative_to(folder) for p in paths} - {Path("timing.json"), Path("environment.json")}
+    return {str(name): (folder / name).read_bytes() for name in sorted(names)}
+
+
+def test_a_run_leaves_config_environment_metrics_timing_and_summary(tmp_path):
+    folder = walk(tmp_path)
+    assert folder == tmp_path / "walk"
+    assert json.loads((folder / "config.json").read_text())["config"]["cells"] == 3
+    (start,) = json.loads((folder / "environment.json").read_text())
+    assert start["torch"] and start["commit"] is not None
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3 * 2 * 4
+    assert lines[0]["cell"] == "cell-0,seed-0"
+    timing = json.loads((folder / "timing.json").read_text())
+    assert timing["cell-0,seed-0"]["ms"] == 1.0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["verdict"] == "6 walks ended."
+    assert summary["command"] == "skewflow reproduce walk --preset quick"
+    assert not list(folder.rglob("*.state")) and not list(folder.rglob("*.tmp"))
+    for name in ("tables/ends.csv", "figures/walk.svg", "figures/walk.png"):
+        assert (folder / name).stat().st_size > 0
+
+
+def test_two_runs_give_the_same_bytes(tmp_path):
+    assert results(walk(tmp_path / "a")) == results(walk(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_killed_ten_times_ends_in_the_bytes_of_an_unbroken_one(tmp_path, seed):
+    unbroken = results(walk(tmp_path / "unbroken"))
+    script = Path(__file__).with_name("killed.py")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "killed", str(seed)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 1
+    assert results(tmp_path / "killed" / "walk") == unbroken
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    before = results(walk(tmp_path))
+    folder = walk(tmp_path, resume=True)
+    assert results(folder) == before
+    assert len(json.loads((folder / "environment.json").read_text())) == 2
+
+
+def test_a_changed_machine_is_named_on_resumption(tmp_path, monkeypatch):
+    walk(tmp_path)
+    monkeypatch.setattr(
+        "skewflow.lab.run.environment", lambda _: {"torch": "0", "device": "abacus"}
+    )
+    run = Run.start(
+        tmp_path / "walk",
+        Walk().cells(WalkConfig()),
+        json.loads((tmp_path / "walk" / "config.json").read_text()),
+        resume=True,
+    )
+    assert {"torch", "device", "commit"} <= set(run.changed)
+
+
+def test_a_metric_line_that_was_cut_short_is_measured_again(tmp_path):
+    unbroken = results(walk(tmp_path / "unbroken"))
+    folder = walk(tmp_path / "cut")
+    (folder / "cells" / "cell-2,seed-1.json").unlink()
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(metrics.read_text()[:-9])
+    assert results(walk(tmp_path / "cut", resume=True)) == unbroken
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
+    walk(tmp_path)
+    with pytest.raises(RunError, match="already holds a finished run. Go on with --resume"):
+        walk(tmp_path)
+
+
+def test_resuming_with_another_configuration_names_the_fields(tmp_path):
+    folder = walk(tmp_path)
+    before = results(folder)
+    with pytest.raises(RunError, match=r"cells \(3 there, 4 here\), seeds \(\[0, 1\] there") as e:
+        walk(tmp_path, WalkConfig(cells=4, seeds=(0,)), resume=True)
+    assert "skewflow reproduce walk --preset quick" in str(e.value)
+    assert results(folder) == before
+
+
+def test_the_command_line_holds_what_differs_from_the_preset():
+    config = WalkConfig(cells=5, seeds=(3, 4))
+    expected = "skewflow reproduce walk --preset paper --seeds 3 4"
+    assert command_line(Walk(), config, "paper") == expected
+
+
+@pytest.mark.parametrize("out", ["/proc/nowhere", "a file"])
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, out):
+    if out == "a file":
+        out = tmp_path / "file"
+        out.write_text("")
+    with pytest.raises(RunError, match="cannot write .*choose a folder that can be written"):
+        walk(Path(out))
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_leaves_earlier_results_whole(tmp_path, monkeypatch, call):
+    unbroken = results(walk(tmp_path / "unbroken"))
+    true, count = getattr(os, call), 0
+
+    def full(*args):
+        nonlocal count
+        count += 1
+        if count > 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return true(*args)
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(RunError, match="No space left on device.*--resume"):
+        walk(tmp_path / "full")
+    monkeypatch.undo()
+    folder = tmp_path / "full" / "walk"
+    for path in (folder / "cells").glob("*.json"):
+        assert path.read_bytes() == unbroken[f"cells/{path.name}"]
+    assert not list(folder.rglob("*.tmp"))
+    assert results(walk(tmp_path / "full", resume=True)) == unbroken
+
+
+def test_a_failed_write_keeps_the_old_bytes(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write_bytes(path, b"old")
+
+    def fail(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(RunError):
+        write_bytes(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"] and path.read_bytes() == b"old"
+
+
+def test_nan_is_refused_in_json(tmp_path):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "x.json", {"loss": float("nan")})
+
+
+def test_cells_need_names_that_are_files(tmp_path):
+    with pytest.raises(ValueError, match="becomes a file's name: got 'a/b'"):
+        Run(tmp_path, ["a/b"])
+    with pytest.raises(ValueError, match="different names"):
+        Run(tmp_path, ["a", "a"])
+    with pytest.raises(ValueError, match="'c' is no cell"):
+        Run(tmp_path, ["a", "b"]).load("c")
