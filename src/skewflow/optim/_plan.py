@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import has_kernel
+from ..kernels.finite import is_finite
 from ..kernels.update import Update
 from ._bucket import Bucket
 from ._guard import SMALL
@@ -85,13 +86,12 @@ class Plan:
     def _check(self, weight: Weight) -> None:
         grad = weight.p.grad
         assert grad is not None
-        # A sum is not finite if an entry is not; the other way round it may have overflowed.
-        if torch.isfinite(grad.sum()):
+        if is_finite(grad):
             return
-        bad = int((~torch.isfinite(grad)).sum())
-        if bad and self.skip:
+        if self.skip:
             self._bad.add(weight)
-        elif bad:
+        else:
+            bad = int((~torch.isfinite(grad)).sum())
             raise NonFiniteGradientError(
                 f"the gradient of {weight.name} must be finite: {bad} of its {grad.numel()} "
                 "entries are NaN or infinite. Nothing was changed; lower the learning rate, clip, "

@@ -1,0 +1,34 @@
+"""The finite check against torch's, on every layout and wherever the bad entry is."""
+
+import pytest
+import torch
+
+from skewflow.kernels.finite import CHUNK, is_finite
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, CHUNK - 1, CHUNK, 2 * CHUNK + 4])
+def test_one_bad_entry_is_found_wherever_it_is(place, bad, dtype):
+    flat = torch.full((2 * CHUNK + 5,), torch.finfo(dtype).max, dtype=dtype)
+    assert is_finite(flat)
+    flat[place] = bad
+    assert not is_finite(flat)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided", "channels_last", "expanded"])
+def test_memory_that_is_not_the_gradients_does_not_count(layout):
+    memory = torch.ones(6, 8, 4, 4)
+    G = {
+        "transposed": memory[0, 0].mT,
+        "strided": memory[0, 0, ::2, 1:3],
+        "channels_last": memory.to(memory_format=torch.channels_last),
+        "expanded": torch.ones(1).expand(5, 5),
+    }[layout]
+    assert is_finite(G)
+    if layout == "strided":
+        memory[0, 0, 1, 0] = torch.nan
+        assert is_finite(G)
+    if layout != "expanded":
+        G[-1, -1] = torch.inf
+        assert not is_finite(G)
