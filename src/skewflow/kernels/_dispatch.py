@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from .rotate_blocks.reference import step_blocks
@@ -45,7 +45,7 @@ def step_(
     X: Float[Tensor, "n d k"],
     G: Float[Tensor, "n d k"],
     M: Float[Tensor, "n d k"] | None,
-    step: Int[Tensor, ""],
+    step: int,
     update: Update,
     block_size: int,
 ) -> None:
@@ -55,7 +55,7 @@ def step_(
         X: The points: the parameter, or the float32 master of a half precision one.
         G: Their gradients; not modified.
         M: Their momentum buffer, or None.
-        step: Steps done before, an int64 scalar on the points' device.
+        step: Steps done before.
         update: Step size, momentum, seed and stream.
         block_size: s, between 2 and d.
     """
@@ -69,10 +69,11 @@ def step_(
 
             blocks.step_blocks_(X, G.to(X.dtype), M, step, update, block_size)
         return
+    time = torch.tensor(step, device=X.device)
     if block_size == 2:
-        X_new, M_new = step_pairs(X, G, M, step, update)
+        X_new, M_new = step_pairs(X, G, M, time, update)
     else:
-        X_new, M_new = step_blocks(X, G, M, step, update, block_size)
+        X_new, M_new = step_blocks(X, G, M, time, update, block_size)
     X.copy_(X_new)
     if M is not None and M_new is not None:
         M.copy_(M_new)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
-from torch.autograd.graph import increment_version
 
 from ..errors import SamplingError
 from ..geometry.matrices import MatrixView
@@ -21,7 +20,7 @@ from ._dense import dense_step
 from ._guard import TOLERANCE, polish_, residuals
 from ._loading import check_loadable
 from ._options import block_size_for, check_options, make_sampler
-from ._plan import Plan, make_plan
+from ._plan import Alone, Plan, make_plan
 from ._sampled import sampled_step_
 from ._weights import Weight
 
@@ -107,7 +106,7 @@ class Flow(torch.optim.Optimizer, ABC):
             plan = self._plans[id(group)] = self._make_plan(group)
         elif not plan.same_numbers(group):
             check_options(group)
-            plan.group, plan.update = dict(group), self._update(group)
+            plan.renumber(group, self._update(group))
         plan.check()
         return plan
 
@@ -139,15 +138,15 @@ class Flow(torch.optim.Optimizer, ABC):
             if bucket.factors is not None:
                 bucket.factors.copy_(self._factors(plan.group, bucket.weights))
             bucket.step(plan.update, self._done, capturing, self._captured)
-        for weight, size in plan.rest:
-            if plan.skips(weight):
-                self.state[weight.p]["skipped"] += 1
+        for one in plan.rest:
+            if plan.skips(one.weight):
+                self.state[one.weight.p]["skipped"] += 1
             else:
-                self._step_alone(plan, weight, size)
+                self._step_alone(plan, one)
 
-    def _step_alone(self, plan: Plan, weight: Weight, size: int | str) -> None:
+    def _step_alone(self, plan: Plan, one: Alone) -> None:
         """A step of one weight: compiled on the CPU, dense, or drawn by a sampler on the host."""
-        group, update = plan.group, plan.update
+        group, update, weight, size = plan.group, one.update, one.weight, one.size
         p, state = weight.p, self.state[weight.p]
         assert p.grad is not None
         X, G = weight.view(weight.points(state)), weight.view(p.grad)
@@ -156,7 +155,7 @@ class Flow(torch.optim.Optimizer, ABC):
         if group["sampler"] == "uniform" and isinstance(size, int):
             steps = self._time(p.device)
             if factors is None:
-                step_(X, G, M, steps, update.with_stream(weight.stream), size)
+                step_(X, G, M, steps, update, size)
             else:
                 for b, factor in enumerate(factors.tolist()):
                     mine = replace(update, lr=update.lr * factor, stream=weight.stream + b)
@@ -185,7 +184,6 @@ class Flow(torch.optim.Optimizer, ABC):
             stepped.copy_(weight.view.restore(X))  # the memory had no such view, so X was a copy
         if stepped is not p:
             p.copy_(stepped)
-        increment_version(p)
         weight.written = p._version
 
     def _count(self, device: torch.device) -> Tensor:
@@ -199,9 +197,9 @@ class Flow(torch.optim.Optimizer, ABC):
             self._replayed[device] = torch.zeros((), dtype=torch.int64, device=device)
         return self._replayed[device]
 
-    def _time(self, device: torch.device) -> Tensor:
-        """Steps done before this one."""
-        return self._count(device) + self._done
+    def _time(self, device: torch.device) -> int:
+        """Steps done before this one, on the host."""
+        return self._done + (int(self._count(device)) if self._captured else 0)
 
     def _tick(self, capturing: bool) -> None:
         # A graph holds the host's count as it was at the capture: from then on the devices count.

@@ -25,6 +25,15 @@ SWITCHES = (
 
 
 @dataclass
+class Alone:
+    """A weight that is stepped by itself, with its block size and its step's numbers."""
+
+    weight: Weight
+    size: int | str
+    update: Update
+
+
+@dataclass
 class Plan:
     """The weights of a group in buckets of fused CUDA launches, and those stepped one by one.
 
@@ -34,7 +43,7 @@ class Plan:
         params: All parameters of the group.
         places: What it takes for granted about each of them.
         buckets: Weights that CUDA kernels step together.
-        rest: The others with their block size.
+        rest: The others.
         checked: Those of the rest whose gradients are looked at before the step.
         skip: Leave out weights whose gradient is not finite.
     """
@@ -44,19 +53,27 @@ class Plan:
     params: list[Tensor]
     places: list[tuple[Any, ...] | None]
     buckets: list[Bucket]
-    rest: list[tuple[Weight, int | str]]
+    rest: list[Alone]
     checked: list[Weight]
     skip: bool
 
     def __post_init__(self) -> None:
         self._bad: set[Weight] = set()
         self._reports: dict[Weight, tuple[Tensor, Tensor]] = {}
-        weights = [w for bucket in self.buckets for w in bucket.weights] + [w for w, _ in self.rest]
+        weights = [w for bucket in self.buckets for w in bucket.weights] + [
+            one.weight for one in self.rest
+        ]
         self.half = [weight for weight in weights if weight.is_half]
 
     def same_numbers(self, group: dict[str, Any]) -> bool:
         """Whether `update` still says what the options say."""
         return self.group == group and not isinstance(group["lr"], Tensor)
+
+    def renumber(self, group: dict[str, Any], update: Update) -> None:
+        """Go on with other numbers."""
+        self.group, self.update = dict(group), update
+        for one in self.rest:
+            one.update = update.with_stream(one.weight.stream)
 
     def fits(self, group: dict[str, Any]) -> bool:
         """Whether nothing has changed but numbers and the addresses of gradients."""
@@ -105,8 +122,8 @@ class Plan:
                 yield bucket.weights
             else:
                 yield from ([weight] for weight in bucket.weights)
-        for weight, _ in self.rest:
-            yield [weight]
+        for one in self.rest:
+            yield [one.weight]
 
     def skips(self, weight: Weight) -> bool:
         """Whether this weight is left out of this step."""
@@ -156,7 +173,7 @@ def make_plan(
     """
     skip = group["nonfinite"] == "skip"
     buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
-    rest: list[tuple[Weight, int | str]] = []
+    rest: list[Alone] = []
     for weight, state in zip(weights, states, strict=True):
         _refuse_sparse(weight)
         count(weight.p.device)
@@ -165,7 +182,7 @@ def make_plan(
         size = block_size_for(group["block_size"], weight.d, weight.p.device)
         key = None if group["sampler"] != "uniform" else _bucket_key(weight, state, size)
         if key is None:
-            rest.append((weight, size))
+            rest.append(Alone(weight, size, update.with_stream(weight.stream)))
         else:
             alone = id(weight) if group["foreach"] is False else None
             buckets[(*key, alone)].append((weight, state))
@@ -173,7 +190,8 @@ def make_plan(
     for (device, size, *_), members in buckets.items():
         ours, theirs = zip(*members, strict=True)
         made.append(Bucket(ours, theirs, size, count(device), skip=skip, factors=factors))
-    checked = [w for w, size in rest if w.p.device.type != "cuda" or size != "dense"]
+    on_device = [one for one in rest if one.weight.p.device.type == "cuda" and one.size == "dense"]
+    checked = [one.weight for one in rest if one not in on_device]
     params = list(group["params"])
     return Plan(dict(group), update, params, [place(p) for p in params], made, rest, checked, skip)
 

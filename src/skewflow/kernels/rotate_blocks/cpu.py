@@ -55,7 +55,7 @@ def step_blocks_(
     X: Float[Tensor, "n d k"],
     G: Float[Tensor, "n d k"],
     M: Float[Tensor, "n d k"] | None,
-    step: Int[Tensor, ""],
+    step: Int[Tensor, ""] | int,
     update: Update,
     block_size: int,
 ) -> None:
@@ -87,7 +87,7 @@ def step_blocks_(
         M.mul_(update.momentum).add_(G, alpha=float(plan.sigma))  # faster than in the tiles
         if not update.nesterov:
             G, M, plan = M, None, plan._replace(use_momentum=False)
-    tensors = addresses(X, G, M), strides(X, G, M), (n, d, k), step.item(), plan
+    tensors = addresses(X, G, M), strides(X, G, M), (n, d, k), int(step), plan
     by_rows = X.stride(-1) == 1
     S = np.zeros((n * l, s, s))
     rows, tile = (ROWS_PER_TASK, ROW_TILE) if by_rows else (SUM_ROWS_PER_TASK, SUM_TILE)
@@ -104,7 +104,7 @@ def _step_large_blocks_(
     X: Float[Tensor, "n d k"],
     G: Float[Tensor, "n d k"],
     M: Float[Tensor, "n d k"] | None,
-    step: Int[Tensor, ""],
+    step: Int[Tensor, ""] | int,
     update: Update,
     block_size: int,
     plan: Plan,
@@ -119,7 +119,7 @@ def _step_large_blocks_(
         M.copy_(new_M)
     gamma = expm if update.retraction == "exp" else cayley
     eta = -update.lr / float(edge_probability(d, block_size))
-    order = torch.from_numpy(_orders(n, d, step.item(), plan))
+    order = torch.from_numpy(_orders(n, d, int(step), plan))
     batch, start = torch.arange(n)[:, None, None], 0
     for size, count in block_sizes(d, block_size):
         rows = order[:, start : start + size * count].view(n, count, size)
