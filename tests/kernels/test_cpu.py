@@ -266,3 +266,23 @@ def test_autograd_notices_the_change(generator):
         step_pairs_(X, G, None, torch.tensor(0), PLAIN)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("s", [2, 4, 30])
+def test_planes_are_divided_by_the_moments_of_their_rows(s, layout, generator):
+    X, G = (
+        random_stiefel(35, 6, generator=generator, batch=(2,)),
+        randn(2, 35, 6, generator=generator),
+    )
+    if layout == "columns":
+        X, G = X.mT.contiguous().mT, G.mT.contiguous().mT
+    w = randn(2, 35, generator=generator).exp()
+    update, step = Update(lr=0.01, seed=3), torch.tensor(5)
+    if s == 2:
+        expected, _ = step_pairs(X, G, None, step, update, w)
+        step_pairs_(X, G, None, step, update, w)
+    else:
+        expected, _ = step_blocks(X, G, None, step, update, s, w)
+        step_blocks_(X, G, None, step, update, s, w)
+    assert_close("X", expected, X)

@@ -26,6 +26,8 @@ from skewflow.kernels._triton import Operands  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
 from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402
+from skewflow.kernels.row_moments._triton import moment_launch  # noqa: E402
+from skewflow.kernels.row_moments.reference import row_moments  # noqa: E402
 
 SEED = 2**40 + 3
 LATE = 12345678901  # a step whose high word counts
@@ -264,20 +266,41 @@ def test_the_numbers_of_a_launch_may_change(generator, device):
 PLANS = [(plan_pairs, ()), (plan_blocks, (5,))]
 
 
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("columns, tuning", [(False, {}), (True, {}), (True, {"chunks": 2})])
 @pytest.mark.parametrize("plan, args", PLANS, ids=["pairs", "blocks"])
-def test_each_matrix_can_have_its_own_factor(plan, args, columns, generator, device):
-    case = Case(9, 4, generator, device, num=2, n=2, columns=columns)
-    before = [X.clone() for X in case.Xs]
-    factors = torch.tensor([0.0, 2.0, 0.5, 0.0], device=device)
-    plan(case.operands(factors=factors), case.update, *args)(case.update)
+def test_planes_are_divided_by_the_moments_of_their_rows(
+    plan, args, columns, tuning, generator, device
+):
+    if plan is plan_blocks and tuning:
+        pytest.skip("pairs only")
+    case = Case(11, 4, generator, device, num=2, n=2, columns=columns, momentum=0.5)
+    moments = randn(2, 2, 11, generator=generator).exp().float().to(device)
     reference = step_pairs if plan is plan_pairs else step_blocks
-    for m, factor in enumerate(factors.tolist()):
-        p, b = divmod(m, 2)
-        update = replace(case.update, lr=case.update.lr * factor, stream=case.streams[p] + b)
-        matrix = (before[p][b : b + 1], case.Gs[p][b : b + 1], None)
-        expected, _ = reference(*matrix, torch.tensor(0, device=device), update, *args)
-        assert_close("X", expected.cpu(), case.Xs[p][b : b + 1].cpu(), torch.float32)
+    time = torch.tensor(3, device=device)
+    expected = [
+        reference(X, G, M, time, replace(case.update, stream=stream), *args, w)[0]
+        for X, G, M, stream, w in zip(case.Xs, case.Gs, case.Ms, case.streams, moments, strict=True)
+    ]
+    plan(case.operands(moments=moments), case.update, *args, **tuning)(case.update, done=3)
+    for X, Y in zip(expected, case.Xs, strict=True):
+        assert_close("X", X.cpu(), Y.cpu(), torch.float32)
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("d, k, dtype", [(9, 5, torch.float32), (3, 600, torch.float64)])
+def test_moments_of_the_rows_are_the_references(d, k, dtype, columns, generator, device):
+    case = Case(d, k, generator, device, num=2, n=2, columns=columns, dtype=dtype)
+    case.Gs[0][1, 2, 3] = torch.nan
+    update = replace(case.update, momentum=0.9, beta2=0.99, eps=1e-3)
+    squares = randn(2, 2, d, generator=generator).square().to(device, dtype)
+    ours, moments = squares.clone(), torch.empty_like(squares)
+    launch = moment_launch(case.operands(2, moments=moments, squares=ours), update)
+    stream = 0 if INTERPRETED else torch.cuda.current_stream().cuda_stream
+    launch({"done": 3, "momentum": 0.9, "beta2": 0.99, "eps": 1e-3}, stream)
+    for v, G, new, w in zip(squares, case.Gs, ours, moments, strict=True):
+        expected = row_moments(v, G, 5, update)
+        assert_close("squares", v.cpu(), new.cpu(), dtype)
+        assert_close("moments", expected.cpu(), w.cpu(), dtype)
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])

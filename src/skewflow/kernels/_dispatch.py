@@ -35,10 +35,16 @@ def plan(operands: "Operands", update: Update, block_size: int) -> "Launches":
     if block_size == 2:
         from .rotate_pairs._triton import plan_pairs
 
-        return plan_pairs(operands, update)
-    from .rotate_blocks._triton import plan_blocks
+        launches = plan_pairs(operands, update)
+    else:
+        from .rotate_blocks._triton import plan_blocks
 
-    return plan_blocks(operands, update, block_size)
+        launches = plan_blocks(operands, update, block_size)
+    if operands.moments is not None:
+        from .row_moments._triton import moment_launch
+
+        launches.launches.insert(0, moment_launch(operands, update))
+    return launches
 
 
 def step_(
@@ -48,6 +54,7 @@ def step_(
     step: int,
     update: Update,
     block_size: int,
+    moments: Float[Tensor, "n d"] | None = None,
 ) -> None:
     """One step on one parameter, in place: compiled on the CPU, the reference elsewhere.
 
@@ -58,22 +65,23 @@ def step_(
         step: Steps done before.
         update: Step size, momentum, seed and stream.
         block_size: s, between 2 and d.
+        moments: Second moments of the rows, or None.
     """
     if X.device.type == "cpu" and X.dtype in (torch.float32, torch.float64):
         if block_size == 2:
             from .rotate_pairs import cpu as pairs
 
-            pairs.step_pairs_(X, G.to(X.dtype), M, step, update)
+            pairs.step_pairs_(X, G.to(X.dtype), M, step, update, moments)
         else:
             from .rotate_blocks import cpu as blocks
 
-            blocks.step_blocks_(X, G.to(X.dtype), M, step, update, block_size)
+            blocks.step_blocks_(X, G.to(X.dtype), M, step, update, block_size, moments)
         return
     time = torch.tensor(step, device=X.device)
     if block_size == 2:
-        X_new, M_new = step_pairs(X, G, M, time, update)
+        X_new, M_new = step_pairs(X, G, M, time, update, moments)
     else:
-        X_new, M_new = step_blocks(X, G, M, time, update, block_size)
+        X_new, M_new = step_blocks(X, G, M, time, update, block_size, moments)
     X.copy_(X_new)
     if M is not None and M_new is not None:
         M.copy_(M_new)

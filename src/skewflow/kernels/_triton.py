@@ -94,7 +94,13 @@ class Launches:
 
     def __call__(self, update: Update, done: int = 0) -> None:
         """One step, after `done` that the host has counted."""
-        numbers = {"scale": -update.lr * self.scale, "momentum": update.momentum, "done": done}
+        numbers = {
+            "scale": -update.lr * self.scale,
+            "momentum": update.momentum,
+            "beta2": update.beta2 or 0.0,
+            "eps": update.eps,
+            "done": done,
+        }
         index = self.device.index
         if self.device.type == "cuda" and index != torch.cuda.current_device():
             with torch.cuda.device(index):
@@ -120,7 +126,9 @@ class Operands:
         flags: One int32 and one for each parameter, in memory that the host can read: set when
             a product was not finite, and its rows were left as they were.
         live: One int32 for each parameter, on the device: 0 leaves it alone; or None.
-        factors: A factor on the step of each matrix, on the device; or None.
+        moments: Second moments of the rows of each matrix by which its planes are divided, on the
+            device; or None.
+        squares: What `row_moments` keeps to compute them, laid out alike; or None.
     """
 
     Xs: Sequence[Tensor]
@@ -131,7 +139,8 @@ class Operands:
     replayed: Tensor | None
     flags: Tensor
     live: Tensor | None = None
-    factors: Tensor | None = None
+    moments: Tensor | None = None
+    squares: Tensor | None = None
 
     @property
     def num_matrices(self) -> int:
@@ -141,7 +150,7 @@ class Operands:
     @property
     def kept(self) -> list[Tensor | None]:
         """What the launches read besides the parameters, their gradients and buffers."""
-        return [self.replayed, self.flags, self.live, self.factors]
+        return [self.replayed, self.flags, self.live, self.moments, self.squares]
 
 
 @cache
@@ -165,7 +174,8 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
         "replayed_ptr": operands.replayed,
         "flags_ptr": operands.flags,
         "live_ptr": operands.live,
-        "factors_ptr": operands.factors,
+        "moments_ptr": operands.moments,
+        "squares_ptr": operands.squares,
         "first_stream": operands.streams[0],
         "seed": update.seed,
         "n": n,

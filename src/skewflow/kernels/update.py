@@ -19,6 +19,8 @@ class Update:
         nesterov: Look ahead along the momentum.
         maximize: Ascend instead.
         retraction: "exp" or "cayley".
+        beta2: Memory of the second moment; None keeps none.
+        eps: Added to its root.
     """
 
     lr: float
@@ -28,6 +30,8 @@ class Update:
     nesterov: bool = False
     maximize: bool = False
     retraction: Literal["exp", "cayley"] = "exp"
+    beta2: float | None = None
+    eps: float = 0.0
 
     def with_stream(self, stream: int) -> "Update":
         """The same for the matrix with another number."""

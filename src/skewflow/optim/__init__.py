@@ -1,6 +1,7 @@
 """Optimisers on orthogonal matrices, with the manners of torch.optim."""
 
+from .flow_adam import FlowAdam as FlowAdam
 from .flow_sgd import FlowSGD as FlowSGD
 from .split import split_parameters as split_parameters
 
-__all__ = ["FlowSGD", "split_parameters"]
+__all__ = ["FlowAdam", "FlowSGD", "split_parameters"]

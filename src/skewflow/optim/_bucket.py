@@ -35,7 +35,7 @@ class Bucket:
         block_size: s.
         replayed: The device's count of replayed steps.
         skip: Leave out weights whose gradient is not finite, and count them.
-        factors: The step of each matrix has its own factor.
+        moments: Their planes are divided by second moments, kept in the states.
     """
 
     def __init__(
@@ -46,15 +46,19 @@ class Bucket:
         replayed: Tensor,
         *,
         skip: bool,
-        factors: bool,
+        moments: bool,
     ) -> None:
         self.weights, self._states = list(weights), list(states)
         self._params = [weight.p for weight in weights]
         self._half = "master" in self._states[0]
         self._size, self._replayed = block_size, replayed
         device = replayed.device
-        num_matrices = sum(weight.num_matrices for weight in weights)
-        self.factors = torch.ones(num_matrices, device=device) if factors else None
+        self._squares = self._moments = None
+        if moments:  # in one piece for the kernel, of which each state has its part
+            self._squares = torch.stack([state["exp_avg_sq"] for state in states])
+            for state, squares in zip(states, self._squares, strict=True):
+                state["exp_avg_sq"] = squares
+            self._moments = torch.empty_like(self._squares)
         self._live = torch.ones(len(weights), dtype=torch.int32, device=device) if skip else None
         # Mapped memory: a kernel that meets a bad product writes here, and no step waits for it.
         self._flags = torch.zeros(1 + len(weights), dtype=torch.int32, pin_memory=True)
@@ -133,6 +137,7 @@ class Bucket:
             self._replayed if replays else None,
             self._flags,
             self._live,
-            self.factors,
+            self._moments,
+            self._squares,
         )
         return plan(operands, update, self._size)

@@ -20,14 +20,21 @@ def dense_step(
     D: Float[Tensor, "n d k"],
     lr: float,
     retraction: Literal["exp", "cayley", "polar"],
+    moments: Float[Tensor, "n d"] | None = None,
 ) -> Float[Tensor, "n d k"]:
     r"""The exact descent step along the direction D, on a batch.
 
     "exp" follows the canonical geodesic of $-\Omega X$, in $O(dk^2)$ when 2k < d; "cayley" solves a
     (d, d) system; "polar" takes the tangent step and goes to the nearest point, by products only.
+
+    Second moments of the rows divide the entry (i, j) of $\\Omega$ by their root mean square. Where
+    $\\Omega$ is not formed, the mean of all rows divides all of it.
     """
     with full_precision():
         d, k = X.shape[-2:]
+        forms_omega = retraction == "cayley" or (retraction == "exp" and 2 * k >= d)
+        if moments is not None and not forms_omega:
+            D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
         if retraction == "exp" and 2 * k < d:
             R = D - X @ (D.mT @ X)
             Y = geodesic(X, -lr * R)
@@ -38,8 +45,13 @@ def dense_step(
             return _nearest(X - lr * R)
         S = D @ X.mT
         omega = S - S.mT
+        if moments is not None:
+            w = moments.to(omega)
+            omega = omega / ((w[:, :, None] + w[:, None, :]) / 2).sqrt()
         gamma = expm if retraction == "exp" else cayley
-        return gamma(-lr * omega) @ X
+        Y = gamma(-lr * omega) @ X
+        polish_(Y)  # a large angle costs digits
+        return Y
 
 
 def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:

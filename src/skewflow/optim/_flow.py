@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from ..errors import SamplingError
 from ..geometry.matrices import MatrixView
 from ..kernels._dispatch import step_
 from ..kernels.permutation.reference import make_key, scalar
+from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update, direction
 from ..samplers import Sampler
 from ._dense import dense_step
@@ -89,7 +89,7 @@ class Flow(torch.optim.Optimizer, ABC):
         capturing = _capturing()
         plans = [self._plan(group) for group in self.param_groups]
         for plan in plans:
-            if self._uses_factors or plan.rest:
+            if plan.rest:
                 with torch.no_grad():
                     self._step_group(plan, capturing)
             else:  # kernels know nothing of autograd
@@ -118,7 +118,7 @@ class Flow(torch.optim.Optimizer, ABC):
             self._prepare(group, weight)
         states = [self.state[weight.p] for weight in weights]
         update = self._update(group)
-        return make_plan(group, update, weights, states, self._count, self._uses_factors)
+        return make_plan(group, update, weights, states, self._count, update.beta2 is not None)
 
     @abstractmethod
     def _update(self, group: dict[str, Any]) -> Update:
@@ -127,16 +127,8 @@ class Flow(torch.optim.Optimizer, ABC):
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         """Make the state of a weight that is missing."""
 
-    _uses_factors = False
-
-    def _factors(self, group: dict[str, Any], weights: Sequence[Weight]) -> Tensor:
-        """A factor on the step of each matrix of the weights."""
-        raise NotImplementedError
-
     def _step_group(self, plan: Plan, capturing: bool) -> None:
         for bucket in plan.buckets:
-            if bucket.factors is not None:
-                bucket.factors.copy_(self._factors(plan.group, bucket.weights))
             bucket.step(plan.update, self._done, capturing, self._captured)
         for one in plan.rest:
             if plan.skips(one.weight):
@@ -151,29 +143,23 @@ class Flow(torch.optim.Optimizer, ABC):
         assert p.grad is not None
         X, G = weight.view(weight.points(state)), weight.view(p.grad)
         M = weight.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
-        factors = self._factors(group, [weight]) if self._uses_factors else None
+        steps = self._time(p.device)
+        w = None
+        if update.beta2 is not None:
+            w = row_moments(state["exp_avg_sq"], G, steps, update)
         if group["sampler"] == "uniform" and isinstance(size, int):
-            steps = self._time(p.device)
-            if factors is None:
-                step_(X, G, M, steps, update, size)
-            else:
-                for b, factor in enumerate(factors.tolist()):
-                    mine = replace(update, lr=update.lr * factor, stream=weight.stream + b)
-                    M_b = None if M is None else M[b : b + 1]
-                    step_(X[b : b + 1], G[b : b + 1], M_b, steps, mine, size)
+            step_(X, G, M, steps, update, size, w)
         else:
             D, new = direction(G.to(X.dtype), M, update)
-            if factors is not None:
-                D = D * factors.to(D)[:, None, None]
             if p.device.type == "cuda" and size == "dense":
                 D, new = plan.without_nonfinite(weight, state, D, new, M)
             if M is not None and new is not None:
                 M.copy_(new)
             if size == "dense":
-                X.copy_(dense_step(X, D, update.lr, group["retraction"]))
+                X.copy_(dense_step(X, D, update.lr, group["retraction"], w))
             else:
                 samplers = self._samplers(group, weight, size)
-                sampled_step_(X, D, update, samplers, self._generator(weight, update.seed))
+                sampled_step_(X, D, update, samplers, self._generator(weight, update.seed), w)
         self._store(weight, X)
 
     def _store(self, weight: Weight, X: Tensor) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import has_kernel
-from ..kernels.finite import is_finite
 from ..kernels.update import Update
 from ._bucket import Bucket
 from ._guard import SMALL
@@ -101,6 +100,8 @@ class Plan:
             self._check(weight)
 
     def _check(self, weight: Weight) -> None:
+        from ..kernels.finite import is_finite  # numba, which nobody needs who only imports
+
         grad = weight.p.grad
         assert grad is not None
         if is_finite(grad):
@@ -159,7 +160,7 @@ def make_plan(
     weights: Sequence[Weight],
     states: Sequence[dict[str, Any]],
     count: Callable[[torch.device], Tensor],
-    factors: bool,
+    moments: bool,
 ) -> Plan:
     """Sort the weights into buckets and the rest.
 
@@ -169,7 +170,7 @@ def make_plan(
         weights: Those with a gradient.
         states: Their states.
         count: The count of replayed steps on a device.
-        factors: The step of each matrix has its own factor.
+        moments: Planes are divided by second moments.
     """
     skip = group["nonfinite"] == "skip"
     buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
@@ -189,7 +190,7 @@ def make_plan(
     made = []
     for (device, size, *_), members in buckets.items():
         ours, theirs = zip(*members, strict=True)
-        made.append(Bucket(ours, theirs, size, count(device), skip=skip, factors=factors))
+        made.append(Bucket(ours, theirs, size, count(device), skip=skip, moments=moments))
     on_device = [one for one in rest if one.weight.p.device.type == "cuda" and one.size == "dense"]
     checked = [one.weight for one in rest if one not in on_device]
     params = list(group["params"])

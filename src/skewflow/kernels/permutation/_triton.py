@@ -115,12 +115,22 @@ def raise_flag(flags_ptr, param, bad):
 
 
 @triton.jit
-def load_scale(scale, factors_ptr, matrix, TYPE: tl.constexpr):
-    """The factor from omega to an angle: one for all, times one for each matrix if given."""
+def load_scale(scale, moments_ptr, i, j, mask, TYPE: tl.constexpr):
+    """From omega[i, j] to an angle: a factor for all, over the root mean square of two rows."""
     scale = tl.full((), scale, TYPE)
-    if factors_ptr is not None:
-        scale *= tl.load(factors_ptr + matrix).to(TYPE)
+    if moments_ptr is not None:
+        w = tl.load(moments_ptr + i, mask=mask, other=1.0)
+        w += tl.load(moments_ptr + j, mask=mask, other=1.0)
+        scale /= tl.sqrt(0.5 * w.to(TYPE))
     return scale
+
+
+@triton.jit
+def at_matrix(moments_ptr, matrix, d):
+    """Where the second moments of a matrix begin, if there are any."""
+    if moments_ptr is not None:
+        moments_ptr += matrix * d
+    return moments_ptr
 
 
 @triton.jit

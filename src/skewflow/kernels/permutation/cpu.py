@@ -6,6 +6,7 @@ int64 into float64, so literals are named constants of the right type.
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -187,6 +188,19 @@ def make_plan(
         a=as_real(a),
         b=as_real(b),
     )
+
+
+def as_array(moments: Tensor | None) -> Any:
+    """Second moments of the rows for the kernels; an empty array where there are none."""
+    return np.empty((0, 0)) if moments is None else moments.to(torch.float64).numpy()
+
+
+@njit(cache=True)
+def divisor(w, b, i, j):
+    """What the entry (i, j) of matrix b is divided by: 1, or the root mean square of two rows."""
+    if w.size == 0:
+        return 1.0
+    return math.sqrt((w[b, i] + w[b, j]) / 2)
 
 
 def addresses(*tensors: Tensor | None) -> tuple[int, ...]:

@@ -145,20 +145,28 @@ def _gram(
     tl.store(shares_ptr + lane[:, None] * S + lane[None, :], share)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def _retract(
+    table_ptr,
+    replayed_ptr,
     shares_ptr,
     E_ptr,
     flags_ptr,
-    factors_ptr,
+    moments_ptr,
+    first_stream,
+    seed,
+    done: tl.int64,
     scale: tl.float64,
     n,
+    d,
     small,
     larger,
     num_blocks,
     num_groups,
     splits,
     CAYLEY: tl.constexpr,
+    BITS: tl.constexpr,
+    NUM_ROUNDS: tl.constexpr,
     PACK: tl.constexpr,
     S: tl.constexpr,
     EARLY: tl.constexpr,
@@ -182,7 +190,16 @@ def _retract(
     last = tl.minimum((group + 1) * PACK, num_blocks)
     together = (block[:, None] == block[None, :]) & (block < last)[:, None]
     matrix = tl.program_id(0) // num_groups
-    A = load_scale(scale, factors_ptr, matrix, tl.float32) * (total - tl.trans(total))
+    A = total - tl.trans(total)
+    if moments_ptr is not None:
+        b = (matrix % n).to(tl.int64)
+        step = load_step(done, replayed_ptr)
+        key = load_key(table_ptr, first_stream, matrix // n, b, seed, step)
+        rows, _ = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
+        moments_ptr += matrix.to(tl.int64) * d
+        A *= load_scale(scale, moments_ptr, rows[:, None], rows[None, :], together, tl.float32)
+    else:
+        A *= tl.full((), scale, tl.float32)
     A = tl.where(together, A, 0.0)
     # The eigenvalues of a skew matrix come in pairs: its spectral norm is below |A|_F / sqrt(2).
     norm = tl.sqrt(0.5 * tl.sum(tl.sum(A * A, axis=1), axis=0))

@@ -26,6 +26,8 @@ from ..permutation.cpu import (
     PRANGE_ONLY,
     Plan,
     addresses,
+    as_array,
+    divisor,
     fill_direction,
     fill_order,
     gather,
@@ -58,6 +60,7 @@ def step_blocks_(
     step: Int[Tensor, ""] | int,
     update: Update,
     block_size: int,
+    moments: Float[Tensor, "n d"] | None = None,
 ) -> None:
     """`step_blocks` in place on CPU tensors: `X` and `M` move on, `G` stays.
 
@@ -68,6 +71,7 @@ def step_blocks_(
         step: Steps done before.
         update: Step size, momentum and seed.
         block_size: s, between 2 and d.
+        moments: Second moments of the rows, or None.
 
     Example:
         >>> X, G = torch.eye(16).repeat(1, 1, 1), torch.ones(1, 16, 16).triu()
@@ -79,7 +83,7 @@ def step_blocks_(
     G = G.to(X.dtype)
     plan = make_plan(update, M is not None, X.dtype, d, block_size)
     if block_size > LARGEST_BLOCK or 4 * block_size > d:
-        _step_large_blocks_(X, G, M, step, update, block_size, plan)
+        _step_large_blocks_(X, G, M, step, update, block_size, plan, moments)
         return
     l = -(-d // block_size)
     s = -(-d // l) + 3 & ~3  # rows of a tile for each block: the loops take four at a time
@@ -92,6 +96,8 @@ def step_blocks_(
     S = np.zeros((n * l, s, s))
     rows, tile = (ROWS_PER_TASK, ROW_TILE) if by_rows else (SUM_ROWS_PER_TASK, SUM_TILE)
     _add_grams(S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE))
+    if moments is not None:
+        _divide(S, _orders(n, d, int(step), plan), as_array(moments), l)
     # The bounds leave 1e-17 and 1e-11 of the series, below the rounding of R.
     bound = 0.0625 if X.dtype == torch.float64 else 0.25
     _rotations(S, plan.angle, plan.cayley, bound)
@@ -108,6 +114,7 @@ def _step_large_blocks_(
     update: Update,
     block_size: int,
     plan: Plan,
+    moments: Float[Tensor, "n d"] | None,
 ) -> None:
     """The step by torch's batched products, one batch for each size of blocks.
 
@@ -128,6 +135,9 @@ def _step_large_blocks_(
             continue
         X_B, D_B = (A[batch, rows].to(torch.float64) for A in (X, D))  # (n, l, s, k)
         S = D_B @ X_B.mT
+        if moments is not None:
+            w = moments.to(S)[batch[:, 0], rows.flatten(1)].view(n, count, size)
+            S = S / ((w[..., None] + w[..., None, :]) / 2).sqrt()
         R = gamma(eta * (S - S.mT))  # (n, l, s, s)
         R = R + 0.5 * R @ (torch.eye(size, dtype=R.dtype) - R.mT @ R)  # undoes large angles' drift
         X[batch, rows] = (R @ X_B).to(X.dtype)
@@ -281,6 +291,21 @@ def _cayley(A):
 def _rotation(S, angle, use_cayley, bound):
     A = _combine(angle, S, -angle, S.T, 0.0, S, 0.0)
     return _cayley(A) if use_cayley else _exponential(A, bound)
+
+
+@njit(cache=True)
+def _divide(S, order, w, l):
+    """Divide the entries of the Gram matrices by the root mean square of their rows' moments."""
+    n, d = order.shape
+    small, larger = d // l, d % l
+    for b in range(n):
+        for block in range(l):
+            start = block * small + min(block, larger)
+            size = small + (block < larger)
+            for i in range(size):
+                for j in range(size):
+                    by = divisor(w, b, order[b, start + i], order[b, start + j])
+                    S[b * l + block, i, j] /= by
 
 
 @njit(parallel=PRANGE_ONLY, cache=True)

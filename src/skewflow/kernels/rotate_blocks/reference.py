@@ -68,6 +68,7 @@ def step_blocks(
     step: Int[Tensor, ""],
     update: Update,
     block_size: int,
+    moments: Float[Tensor, "n d"] | None = None,
 ) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
     r"""One step of blocks of s rows on a batch of points: momentum, $\hat\Omega$, rotation.
 
@@ -82,6 +83,7 @@ def step_blocks(
         step: Steps done before.
         update: Step size, momentum and seed.
         block_size: s, between 2 and d.
+        moments: Second moments of the rows, or None; see `divide_blocks`.
 
     Returns:
         The new points and the new momentum.
@@ -95,8 +97,21 @@ def step_blocks(
         order = order_at(d, update.seed, update.stream + b, step)
         partition = Partition.from_order(order, sizes)
         omega = EdgeWeights(X_b, D_b).blocks(partition)
+        if moments is not None:
+            omega = divide_blocks(omega, partition, moments[b])
         rotated.append(rotate_blocks(X_b, partition, omega, -update.lr * scale, update.retraction))
     return torch.stack(rotated), M
+
+
+def divide_blocks(
+    blocks: MatrixBlocks, partition: Partition, moments: Float[Tensor, "d"]
+) -> MatrixBlocks:
+    r"""Each entry (i, j) of skew blocks divided by $\sqrt{(w_i + w_j)/2}$: skew again."""
+    divided = []
+    for rows, block in zip(partition.blocks, blocks, strict=True):
+        w = moments[rows].to(block)  # (l, s)
+        divided.append(block / ((w[:, :, None] + w[:, None, :]) / 2).sqrt())
+    return tuple(divided)
 
 
 def _rotation(A: Float[Tensor, "l s s"], retraction: str) -> Float[Tensor, "l s s"]:

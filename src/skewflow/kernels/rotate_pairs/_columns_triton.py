@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .._triton import Launch, num_multiprocessors
 from ..permutation._triton import (
+    at_matrix,
     choose,
     find_partners,
     find_round,
@@ -40,7 +41,7 @@ def _turn_columns(
     turns_ptr,
     flags_ptr,
     live_ptr,
-    factors_ptr,
+    moments_ptr,
     scale: tl.float64,
     n,
     d,
@@ -62,7 +63,8 @@ def _turn_columns(
         own += tl.load(sums_ptr + cols, mask=mask, other=0.0)
         other += tl.load(sums_ptr + partners, mask=mask, other=0.0)
         sums_ptr += d
-    scale = load_scale(scale, factors_ptr, matrix, X_TYPE)
+    moments_ptr = at_matrix(moments_ptr, matrix, d)
+    scale = load_scale(scale, moments_ptr, cols, partners, mask, X_TYPE)
     lost, sine = turn(scale * (own - other), mask, flags_ptr, param, CAYLEY)
     tl.store(turns_ptr + 2 * matrix * d + cols, lost, mask=mask)
     tl.store(turns_ptr + (2 * matrix + 1) * d + cols, sine, mask=mask)
@@ -81,7 +83,7 @@ def _rotate_columns(
     turns_ptr,
     flags_ptr,
     live_ptr,
-    factors_ptr,
+    moments_ptr,
     first_stream,
     seed,
     done: tl.int64,
@@ -157,7 +159,8 @@ def _rotate_columns(
         if SUM:
             tl.debug_barrier()  # the sums of the other threads
             sums -= tl.load(sums_ptr + partners, mask=in_d, other=0.0)
-            scale = load_scale(scale, factors_ptr, matrix, X_TYPE)
+            moments_ptr = at_matrix(moments_ptr, matrix, d)
+            scale = load_scale(scale, moments_ptr, cols, partners, in_d, X_TYPE)
             lost, sine = turn(scale * sums, in_d, flags_ptr, param, CAYLEY)
         else:
             lost = tl.load(turns_ptr + 2 * matrix * d + cols, mask=in_d, other=0.0)

@@ -24,6 +24,7 @@ from .._triton import (
     starts_early,
 )
 from ..permutation._triton import (
+    at_matrix,
     choose,
     find_pairs,
     find_round,
@@ -50,7 +51,7 @@ def _rotate_rows(
     replayed_ptr,
     flags_ptr,
     live_ptr,
-    factors_ptr,
+    moments_ptr,
     first_stream,
     seed,
     done: tl.int64,
@@ -98,11 +99,12 @@ def _rotate_rows(
 
     r, sweep, num_rounds = find_round(done, replayed_ptr, d)
     key = load_key(table_ptr, first_stream, param, b, seed, sweep)
-    scale = load_scale(scale, factors_ptr, matrix, X_TYPE)
     q = group * PAIRS + tl.arange(0, PAIRS)
     present = (q < (d + 1) // 2) & is_live(live_ptr, param)
     q = tl.where(present, q, 0)
     i, j = find_pairs(q, d, r, num_rounds, key, BITS, NUM_ROUNDS)
+    moments_ptr = at_matrix(moments_ptr, matrix.to(tl.int64), d)
+    scale = load_scale(scale, moments_ptr, i, j, present, X_TYPE)
     i, j = i[:, None], j[:, None]
     mask_i = present[:, None]
     if EARLY:
@@ -193,7 +195,7 @@ def _row_launch(
     num_groups = triton.cdiv((d + 1) // 2, pairs)
     early = bool(tuning.get("early", starts_early(X.device)))
     # Before it waits for the kernel before it, a program can draw its rows from numbers alone.
-    read = ("table_ptr", "replayed_ptr", "live_ptr", "factors_ptr")
+    read = ("table_ptr", "replayed_ptr", "live_ptr", "moments_ptr")
     tiles = {
         "PAIRS": pairs,
         "BLOCK_K": block_k,

@@ -21,6 +21,8 @@ from ..permutation.cpu import (
     PREFETCH_UP_TO,
     addresses,
     advance,
+    as_array,
+    divisor,
     fill_direction,
     fill_matching,
     make_plan,
@@ -46,6 +48,7 @@ def step_pairs_(
     M: Float[Tensor, "n d k"] | None,
     step: Int[Tensor, ""] | int,
     update: Update,
+    moments: Float[Tensor, "n d"] | None = None,
 ) -> None:
     """`step_pairs` in place on CPU tensors: `X` and `M` move on, `G` stays.
 
@@ -57,6 +60,7 @@ def step_pairs_(
         M: Momentum buffers, or None.
         step: Steps done before.
         update: Step size, momentum and seed.
+        moments: Second moments of the rows, or None.
 
     Example:
         >>> import torch
@@ -70,7 +74,8 @@ def step_pairs_(
     Mc = None if M is None else _in_layout(M, columns)
     plan = make_plan(update, M is not None, X.dtype, X.shape[1], 2)
     turn = _turn_columns if columns else _turn_rows
-    turn(addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), int(step), plan)
+    w = as_array(moments)
+    turn(addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), int(step), plan, w)
     for A, Ac in ((X, Xc), (M, Mc)):
         if A is not None and Ac is not None and A is not Ac:
             A.copy_(Ac)
@@ -138,14 +143,14 @@ def _entry(x, g, m, here, ahead, k, plan):
 
 
 @njit(cache=True)
-def _turn_pair(x, g, m, here, ahead, k, plan):
+def _turn_pair(x, g, m, here, ahead, k, plan, by):
     """Turn one pair of rows; `here` and `ahead` say where its and the next pair's rows begin."""
     xi, xj, gi, _, mi, _ = here
     if xi == xj:
         if plan.use_momentum:
             advance(m[mi : mi + k], g[gi : gi + k], plan)
         return
-    theta = plane_angle(_entry(x, g, m, here, ahead, k, plan), plan)
+    theta = plane_angle(_entry(x, g, m, here, ahead, k, plan) / by, plan)
     c, s = x.dtype.type(math.cos(theta)), x.dtype.type(math.sin(theta))
     for t in range(0, k, SEGMENT):
         if k <= PREFETCH_UP_TO:
@@ -172,7 +177,7 @@ def _begin(b, i, j, xs, gs, ms):
 
 
 @njit(parallel=PRANGE_ONLY, cache=True)
-def _turn_rows(addresses, strides, shape, step, plan):
+def _turn_rows(addresses, strides, shape, step, plan, w):
     (n, d, k), (xs, gs, ms) = shape, strides
     x, g, m = memories(addresses, plan)
     num_pairs = (d + 1) // 2
@@ -198,9 +203,10 @@ def _turn_rows(addresses, strides, shape, step, plan):
         i = np.int64(first[b, start])
         ahead = _begin(b, i, np.int64(partner[b, i]), xs, gs, ms)
         for q in range(start, end):
+            by = divisor(w, b, i, partner[b, i])
             here, i = ahead, np.int64(first[b, min(q + 1, end - 1)])
             ahead = _begin(b, i, np.int64(partner[b, i]), xs, gs, ms)
-            _turn_pair(x, g, m, here, ahead, k, plan)
+            _turn_pair(x, g, m, here, ahead, k, plan, by)
 
 
 @njit(cache=True)
@@ -280,19 +286,19 @@ def _sum_lines(total, partner, x, g, m, xs, gs, ms, b, start, end, plan):
 
 
 @njit(cache=True)
-def _fill_rotation(c, s, total, partner, sign, plan):
+def _fill_rotation(c, s, total, partner, sign, plan, w, b):
     """Cosine and signed sine of each row from the partial sums of its products, `total`."""
     for i in range(c.size):
         j = partner[i]
         omega = 0.0
         for part in range(total.shape[0]):
             omega += np.float64(total[part, i]) - np.float64(total[part, j])
-        theta = plane_angle(sign[i] * omega, plan)
+        theta = plane_angle(sign[i] * omega / divisor(w, b, i, j), plan)
         c[i], s[i] = math.cos(theta), sign[i] * math.sin(theta)
 
 
 @njit(parallel=PRANGE_ONLY, cache=True)
-def _turn_columns(addresses, strides, shape, step, plan):
+def _turn_columns(addresses, strides, shape, step, plan, w):
     (n, d, k), (xs, gs, ms) = shape, strides
     x, g, m = memories(addresses, plan)
     # The number of partial sums must not depend on the number of threads, nor their order.
@@ -310,7 +316,7 @@ def _turn_columns(addresses, strides, shape, step, plan):
         total_b = total[b, task % tasks]
         _sum_lines(total_b, partner[b], x, g, m, xs, gs, ms, b, start, end, plan)
     for b in prange(n):
-        _fill_rotation(c[b], s[b], total[b], partner[b], sign[b], plan)
+        _fill_rotation(c[b], s[b], total[b], partner[b], sign[b], plan, w, b)
     for task in prange(n * tasks):
         b, start = task // tasks, task % tasks * LINES_PER_TASK
         other = np.empty(d, x.dtype)

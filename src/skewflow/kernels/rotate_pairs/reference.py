@@ -52,6 +52,7 @@ def step_pairs(
     M: Float[Tensor, "n d k"] | None,
     step: Int[Tensor, ""],
     update: Update,
+    moments: Float[Tensor, "n d"] | None = None,
 ) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
     r"""One step of s = 2 on a batch of points: momentum, $\hat\Omega$, rotation.
 
@@ -65,6 +66,8 @@ def step_pairs(
         M: Momentum buffers, or None.
         step: Steps done before.
         update: Step size, momentum and seed.
+        moments: Second moments w of the rows, or None: then $\theta$ is divided by
+            $\sqrt{(w_i + w_j)/2}$.
 
     Returns:
         The new points and the new momentum.
@@ -77,6 +80,8 @@ def step_pairs(
         pairs, _ = matching_at(d, update.seed, update.stream + b, step)
         i, j = pairs.unbind(-1)
         omega = (D_b[i] * X_b[j] - X_b[i] * D_b[j]).sum(-1)
+        if moments is not None:
+            omega = omega / ((moments[b, i] + moments[b, j]) / 2).sqrt().to(omega)
         rotated.append(rotate_pairs(X_b, pairs, -update.lr * scale * omega, update.retraction))
     return torch.stack(rotated), M
 

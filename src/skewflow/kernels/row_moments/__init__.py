@@ -1,0 +1,1 @@
+"""Second moments of the rows of a gradient, by which FlowAdam divides the planes."""

@@ -1,0 +1,40 @@
+"""Reference of `row_moments`: Adam's second moment, one number a row (not in the paper)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..update import Update
+
+
+def row_moments(
+    squares: Float[Tensor, "n d"], G: Float[Tensor, "n d k"], step: int, update: Update
+) -> Float[Tensor, "n d"]:
+    r"""Move the mean squares of the rows on, in place, and return what planes are divided by.
+
+    $v_i \leftarrow \beta_2 v_i + (1 - \beta_2) \|G_i\|^2 / k$. The momentum buffer of a step holds
+    $M = \sum_l \beta_1^l G$, which is Adam's corrected first moment times
+    $b = (1 - \beta_1^t) / (1 - \beta_1)$; so the result is
+    $w_i = b^2 (\sqrt{v_i / (1 - \beta_2^t)} + \epsilon)^2$, and the entry (i, j) of the generator
+    of M over $\sqrt{(w_i + w_j)/2}$ is the one Adam would divide. A row whose gradient is not
+    finite does not move on.
+
+    Args:
+        squares: v, written to.
+        G: Euclidean gradients.
+        step: t - 1, steps done before.
+        update: beta1 (its momentum), beta2 and eps.
+
+    Example:
+        >>> v = torch.zeros(1, 2)
+        >>> row_moments(v, torch.ones(1, 2, 3), 0, Update(lr=0.1, momentum=0.9, beta2=0.99))
+        tensor([[1., 1.]])
+    """
+    assert update.beta2 is not None
+    now = G.to(squares.dtype).square().mean(-1)
+    moved = update.beta2 * squares + (1 - update.beta2) * now
+    squares.copy_(torch.where(torch.isfinite(now), moved, squares))
+    t = step + 1
+    b = (1 - update.momentum**t) / (1 - update.momentum)
+    root = (squares / (1 - update.beta2**t)).sqrt() + update.eps
+    return (b * root).square()

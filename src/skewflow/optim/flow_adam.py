@@ -1,0 +1,106 @@
+"""FlowAdam: adaptive steps on orthogonal matrices (not in the paper)."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..kernels.update import Update
+from ..samplers import Sampler
+from ._flow import Flow
+from ._weights import Weight
+
+
+class FlowAdam(Flow):
+    r"""Adam whose steps stay on O(d), SO(d) or ST(d, k).
+
+    The first moment M lives in the ambient space and gives the generator
+    $\Omega = M X^\top - X M^\top$. The second moment is one number v a row, the running mean of the
+    squares of its gradient, and divides the generator plane by plane:
+    $\Omega_{ij} / \sqrt{(v_i + v_j)/2}$. The quotient is skew and vanishes only where $\Omega$
+    does, so the stationary points are those of the loss; dividing M itself, row by row or element
+    by element, moves them (`benchmarks/second_moment.py` has the comparison). A dense step of a
+    matrix with 2k < d, which never forms $\Omega$, divides by the mean of all rows.
+
+    Then the planes are sampled and turned as in `FlowSGD`, of which all other options are; the
+    first step turns every sampled plane by about $lr \frac{d-1}{s-1}$.
+
+    Args:
+        params: Orthogonal weights, or groups of them, as in `FlowSGD`.
+        lr: Step size.
+        betas: Memory of the first and of the second moment.
+        eps: Added to the root of the second moment.
+        block_size: s, "dense" or "auto".
+        sampler: "uniform", another name, or a `Sampler`.
+        retraction: "exp", "cayley", or, for dense steps, "polar".
+        maximize: Ascend.
+        seed: Seed of every draw.
+        guard_every: Steps between two looks at the drift off the manifold; 0 never looks.
+        nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
+        foreach: False launches the CUDA kernels once for each parameter.
+
+    Example:
+        >>> from skewflow.nn import orthogonal_
+        >>> g = torch.Generator().manual_seed(0)
+        >>> W = torch.nn.Parameter(orthogonal_(torch.empty(8, 8), generator=g))
+        >>> target = orthogonal_(torch.empty(8, 8), generator=g)
+        >>> optimizer = FlowAdam([W], lr=0.01, block_size=2)
+        >>> for _ in range(300):
+        ...     optimizer.zero_grad()
+        ...     ((W - target) ** 2).sum().backward()
+        ...     optimizer.step()
+        >>> bool(torch.allclose(W.mT @ W, torch.eye(8), atol=1e-5))
+        True
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        block_size: int | Literal["dense", "auto"] = "auto",
+        sampler: str | Sampler = "uniform",
+        retraction: Literal["exp", "cayley", "polar"] = "exp",
+        maximize: bool = False,
+        seed: int = 0,
+        *,
+        guard_every: int = 256,
+        nonfinite: Literal["raise", "skip"] = "raise",
+        foreach: bool | None = None,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "block_size": block_size,
+            "sampler": sampler,
+            "retraction": retraction,
+            "maximize": maximize,
+            "seed": seed,
+            "guard_every": guard_every,
+            "nonfinite": nonfinite,
+            "foreach": foreach,
+        }
+        super().__init__(params, defaults)
+
+    def _update(self, group: dict[str, Any]) -> Update:
+        beta1, beta2 = group["betas"]
+        return Update(
+            lr=float(group["lr"]),
+            seed=group["seed"],
+            momentum=float(beta1),
+            maximize=group["maximize"],
+            retraction=group["retraction"],
+            beta2=float(beta2),
+            eps=float(group["eps"]),
+        )
+
+    def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
+        state = self.state[weight.p]
+        if "momentum_buffer" not in state:
+            points = weight.points(state)
+            state["momentum_buffer"] = torch.zeros_like(points)
+            shape = weight.num_matrices, weight.d
+            state["exp_avg_sq"] = torch.zeros(shape, dtype=points.dtype, device=points.device)

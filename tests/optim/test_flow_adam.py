@@ -1,0 +1,150 @@
+"""FlowAdam: the step against its formula, stationary points, state, convergence."""
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import assert_close, randn, scipy_expm
+from skewflow.geometry import haar, orthogonality_error
+from skewflow.geometry.matrices import MatrixView, as_matrices
+from skewflow.kernels.permutation import matching_at, order_at
+from skewflow.nn import orthogonal_
+from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
+
+BETAS, EPS = (0.8, 0.95), 1e-4
+
+
+def weight(shape, generator, dtype=torch.float64):
+    return nn.Parameter(orthogonal_(torch.empty(shape, dtype=dtype), generator=generator))
+
+
+def drawn(X, D, s, stream, step):
+    """The estimate of Omega that a step draws, as a (d, d) matrix."""
+    d = X.shape[0]
+    if s == "dense":
+        return D @ X.mT - X @ D.mT
+    if s == 2:
+        pairs, alone = matching_at(d, 0, stream, torch.tensor(step))
+        partition = Partition.of([*pairs.tolist(), *[[i] for i in alone.tolist()]])
+    else:
+        order = order_at(d, 0, stream, torch.tensor(step))
+        partition = Partition.from_order(order, block_sizes(d, s))
+    return Tournament(partition, float(1 / edge_probability(d, s))).dense(EdgeWeights(X, D))
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (9, 5), (5, 9), (2, 7, 4), (8, 3, 3, 3)], ids=str)
+@pytest.mark.parametrize("s", [2, 3, "dense"])
+def test_a_step_is_adams_on_the_planes_it_draws(shape, s, generator):
+    p = weight(shape, generator)
+    optimizer = FlowAdam([p], lr=0.01, betas=BETAS, eps=EPS, block_size=s)
+    X = as_matrices(p.detach()).clone()
+    m, v = torch.zeros_like(X), torch.zeros(X.shape[:2], dtype=X.dtype)
+    thin = 2 * X.shape[2] < X.shape[1]
+    for t in range(1, 4):
+        p.grad = randn(*p.shape, generator=generator)
+        G = MatrixView.of(p)(p.grad)
+        m = BETAS[0] * m + (1 - BETAS[0]) * G
+        v = BETAS[1] * v + (1 - BETAS[1]) * G.square().mean(-1)
+        D = m / (1 - BETAS[0] ** t)
+        root = (v / (1 - BETAS[1] ** t)).sqrt() + EPS
+        for b in range(len(X)):
+            W = drawn(X[b], D[b], s, b, t - 1)
+            square = root[b].square()
+            if s == "dense" and thin:
+                W = W / square.mean().sqrt()
+            else:
+                W = W / ((square[:, None] + square) / 2).sqrt()
+            X[b] = scipy_expm(-0.01 * W) @ X[b]
+        optimizer.step()
+        assert_close("X", X, as_matrices(p.detach()), factor=10)
+
+
+@pytest.mark.parametrize("block_size", [2, 4, "dense"])
+def test_it_rests_where_the_loss_does_though_the_gradient_does_not_vanish(block_size):
+    scales = torch.linspace(1, 9, 8, dtype=torch.float64).diag()
+    p = nn.Parameter(torch.eye(8, dtype=torch.float64)[:, :3].clone())  # eigenvectors
+    optimizer = FlowAdam([p], lr=0.1, block_size=block_size)
+    for _ in range(20):
+        p.grad = -2 * scales @ p.detach()
+        optimizer.step()
+    assert (p.detach() - torch.eye(8, dtype=torch.float64)[:, :3]).abs().max() < 1e-12
+
+
+def test_rows_of_very_different_weight_are_no_obstacle(generator):
+    A = torch.logspace(0, 2, 32)[:, None]
+    start, target = (haar(32, generator=generator, special=True) for _ in range(2))
+    losses = {}
+    for make in (FlowAdam, FlowSGD):
+        best = float("inf")
+        for lr in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
+            p = nn.Parameter(start.clone())
+            optimizer = make([p], lr=lr, block_size="dense")
+            for t in range(200):
+                optimizer.param_groups[0]["lr"] = lr * (1 - t / 200)
+                optimizer.zero_grad()
+                loss = (A * (p - target)).square().sum() / 2
+                loss.backward()
+                optimizer.step()
+            best = min(best, loss.item())
+        losses[make] = best
+        assert orthogonality_error(p.detach()) < 1e-4
+    assert losses[FlowAdam] < 0.1 * losses[FlowSGD]
+
+
+@pytest.mark.parametrize("block_size", [2, 3, "dense"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_resumed_run_gives_the_same_bits(block_size, dtype, tmp_path):
+    def run(resume):
+        start, gradients = torch.Generator().manual_seed(5), torch.Generator().manual_seed(6)
+        params = [weight((9, 5), start, dtype), weight((6, 6), start, dtype)]
+        make = lambda: FlowAdam(params, lr=0.01, block_size=block_size)  # noqa: E731
+        optimizer = make()
+        for step in range(8):
+            if resume and step == 4:
+                torch.save({"o": optimizer.state_dict(), "p": params}, tmp_path / "state.pt")
+                saved = torch.load(tmp_path / "state.pt", weights_only=True)
+                params = [nn.Parameter(p.detach().clone()) for p in saved["p"]]
+                optimizer = make()
+                optimizer.load_state_dict(saved["o"])
+            for p in params:
+                p.grad = randn(*p.shape, generator=gradients, dtype=p.dtype)
+            optimizer.step()
+        return params
+
+    assert all(torch.equal(p, q) for p, q in zip(run(False), run(True), strict=True))
+
+
+def test_samplers_on_the_host_divide_too(generator):
+    p = weight((8, 8), generator)
+    optimizer = FlowAdam([p], lr=0.01, block_size=2, sampler="h_regular")
+    for _ in range(5):
+        p.grad = randn(8, 8, generator=generator) * torch.logspace(-3, 3, 8)[:, None]
+        optimizer.step()
+    assert orthogonality_error(p.detach()) < 1e-12
+
+
+def test_a_bad_gradient_leaves_the_moments_alone(generator):
+    p = weight((6, 6), generator)
+    optimizer = FlowAdam([p], lr=0.01, block_size=2, nonfinite="skip")
+    p.grad = randn(6, 6, generator=generator)
+    optimizer.step()
+    before = optimizer.state[p]["exp_avg_sq"].clone()
+    p.grad[0, 0] = torch.nan
+    optimizer.step()
+    assert torch.equal(optimizer.state[p]["exp_avg_sq"], before)
+    assert int(optimizer.state[p]["skipped"]) == 1
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"betas": (1.0, 0.9)}, r"`betas` must lie in \[0, 1\): got 1.0 at place 0"),
+        ({"betas": (0.9, -0.1)}, "got -0.1 at place 1"),
+        ({"eps": -1.0}, "`eps` must be at least 0: got -1.0"),
+    ],
+)
+def test_options_are_checked(options, message, generator):
+    with pytest.raises(ValueError, match=message):
+        FlowAdam([weight((6, 6), generator)], lr=0.1, **options)
