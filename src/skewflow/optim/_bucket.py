@@ -51,7 +51,7 @@ class Bucket:
         self.weights, self._states = list(weights), list(states)
         self._params = [weight.p for weight in weights]
         self._half = "master" in self._states[0]
-        self._size, self._replayed = block_size, replayed
+        self.block_size, self._replayed = block_size, replayed
         device = replayed.device
         self._squares = self._moments = None
         if moments:  # in one piece for the kernel, of which each state has its part
@@ -140,4 +140,4 @@ class Bucket:
             self._moments,
             self._squares,
         )
-        return plan(operands, update, self._size)
+        return plan(operands, update, self.block_size)

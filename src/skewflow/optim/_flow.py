@@ -23,6 +23,7 @@ from ._options import block_size_for, check_options, make_sampler
 from ._plan import Alone, Plan, make_plan
 from ._sampled import sampled_step_
 from ._weights import Weight
+from .diagnosis import Diagnosis, Draws, diagnose
 
 
 class Flow(torch.optim.Optimizer, ABC):
@@ -161,6 +162,29 @@ class Flow(torch.optim.Optimizer, ABC):
                 samplers = self._samplers(group, weight, size)
                 sampled_step_(X, D, update, samplers, self._generator(weight, update.seed), w)
         self._store(weight, X)
+
+    @torch.no_grad()
+    def diagnose(self) -> list[Diagnosis]:
+        """What the next step will do to each parameter that has a gradient; changes nothing.
+
+        Call it between `backward` and `step`. It waits for the device, and reads all of the
+        generator where a sampler or a dense step does.
+        """
+        reports = []
+        for plan in [self._plan(group) for group in self.param_groups]:
+            for one in plan.members():
+                step = self._time(one.weight.p.device)
+                draws = self._peek(plan.group, one)
+                reports.append(diagnose(one, self.state[one.weight.p], step, draws))
+        return reports
+
+    def _peek(self, group: dict[str, Any], one: Alone) -> Draws | None:
+        """Draws of the next steps of one weight, from copies; None where no sampler draws."""
+        if group["sampler"] == "uniform" or not isinstance(one.size, int):
+            return None
+        samplers = deepcopy(self._samplers(group, one.weight, one.size))
+        generator = self._generator(one.weight, one.update.seed).clone_state()
+        return lambda b, W: samplers[b].sample(W, generator=generator)
 
     def _store(self, weight: Weight, X: Tensor) -> None:
         """Bring the stepped points into the parameter, where they are not the parameter itself."""

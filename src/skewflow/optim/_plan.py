@@ -116,6 +116,13 @@ class Plan:
                 'or look for the overflow in the model; nonfinite="skip" leaves such weights out.'
             )
 
+    def members(self) -> Iterator[Alone]:
+        """All weights, each by itself."""
+        for bucket in self.buckets:
+            for weight in bucket.weights:
+                yield Alone(weight, bucket.block_size, self.update.with_stream(weight.stream))
+        yield from self.rest
+
     def lots(self) -> Iterator[list[Weight]]:
         """All weights, in lots that are looked at together: small ones of one shape."""
         for bucket in self.buckets:

@@ -1,0 +1,140 @@
+"""What the next step will do to a weight, for those who ask (not in the paper as such)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..geometry.checks import orthogonality_error
+from ..kernels.permutation.reference import matching_at, order_at
+from ..kernels.rotate_blocks.reference import divide_blocks
+from ..kernels.row_moments.reference import row_moments
+from ..kernels.update import direction
+from ..tournaments.counting import edge_probability
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.partitions import Partition, block_sizes
+from ..tournaments.tournament import Tournament
+from ._plan import Alone
+
+Draws = Callable[[int, EdgeWeights], Tournament]
+"""The next draw of a sampler for matrix b."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    r"""How one parameter fares; see `FlowSGD.diagnose`.
+
+    Args:
+        name: The parameter.
+        block_size: s, or "dense".
+        variance_ratio: $E\|\hat\Omega\|_F^2 / \|\Omega\|_F^2$ of the estimate (Sec. 5): 1 is exact,
+            1/P(e) uniform. Exact for the uniform law, a mean of 16 draws for other samplers.
+        acceptance_rate: Partitions kept over partitions drawn; 1 where nothing is rejected.
+        largest_angle: The largest angle, in radians, by which the next step turns a plane.
+        orthogonality_error: The largest $\|X^\top X - I\|_F / \sqrt k$ of its matrices.
+        polishes: How often the drift guard had to correct it.
+        skipped: Steps it was left out of, because its gradient was not finite.
+
+    Example:
+        >>> from skewflow.optim import FlowSGD
+        >>> W = torch.nn.Parameter(torch.eye(8))
+        >>> optimizer = FlowSGD([("W", W)], lr=0.1, block_size=2)
+        >>> W.grad = torch.ones(8, 8).triu()
+        >>> (report,) = optimizer.diagnose()
+        >>> report.name, report.variance_ratio, round(report.largest_angle, 3)
+        ('W', 7.0, 0.7)
+    """
+
+    name: str
+    block_size: int | str
+    variance_ratio: float
+    acceptance_rate: float
+    largest_angle: float
+    orthogonality_error: float
+    polishes: int
+    skipped: int
+
+
+NUM_DRAWS = 16
+
+
+def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) -> Diagnosis:
+    """The diagnosis of one weight before step number `step`; `draws` is None for the uniform law."""
+    weight, update = one.weight, one.update
+    assert weight.p.grad is not None
+    X, G = weight.view(weight.points(state)), weight.view(weight.p.grad)
+    M = weight.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
+    D, _ = direction(G.to(X.dtype), M, update)
+    w = None
+    if update.beta2 is not None:
+        w = row_moments(state["exp_avg_sq"].clone(), G, step, update)
+    ratio, rate, angle = 1.0, 1.0, 0.0
+    for b in range(len(X)):
+        w_b = None if w is None else w[b].cpu()
+        X_b, D_b = X[b].cpu(), D[b].cpu()
+        if not isinstance(one.size, int):
+            angle = max(angle, _dense_angle(X_b, D_b, w_b))
+            continue
+        W = EdgeWeights(X_b, D_b)
+        if draws is None:
+            t = _uniform_draw(weight.d, one.size, update.seed, weight.stream + b, step)
+            ratio = float(1 / edge_probability(weight.d, one.size))
+        else:
+            drawn = [draws(b, W) for _ in range(NUM_DRAWS)]
+            t, (ratio, rate) = drawn[0], _statistics(drawn, W)
+        angle = max(angle, _block_angle(t, W, w_b))
+    error = float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
+    return Diagnosis(
+        name=weight.name,
+        block_size=one.size,
+        variance_ratio=ratio,
+        acceptance_rate=rate,
+        largest_angle=update.lr * angle,
+        orthogonality_error=error,
+        polishes=state.get("polishes", 0),
+        skipped=int(state.get("skipped", 0)),
+    )
+
+
+def _uniform_draw(d: int, block_size: int, seed: int, stream: int, step: int) -> Tournament:
+    """The subtournament that the fused step number `step` turns."""
+    time = torch.tensor(step)
+    if block_size == 2:
+        pairs, alone = matching_at(d, seed, stream, time)
+        partition = Partition.of([*pairs.tolist(), *[[i] for i in alone.tolist()]])
+    else:
+        order = order_at(d, seed, stream, time)
+        partition = Partition.from_order(order, block_sizes(d, block_size))
+    return Tournament(partition, float(1 / edge_probability(d, block_size)))
+
+
+def _dense_angle(
+    X: Float[Tensor, "d k"], D: Float[Tensor, "d k"], moments: Float[Tensor, "d"] | None
+) -> float:
+    """The largest angle of a dense step with lr = 1: the spectral norm of its generator."""
+    omega = D @ X.mT - X @ D.mT
+    if moments is not None and 2 * X.shape[1] < X.shape[0]:
+        omega = omega / moments.mean().sqrt()
+    elif moments is not None:
+        omega = omega / ((moments[:, None] + moments) / 2).sqrt()
+    return float(torch.linalg.matrix_norm(omega, ord=2))
+
+
+def _block_angle(t: Tournament, W: EdgeWeights, moments: Float[Tensor, "d"] | None) -> float:
+    """The same for a subtournament: the largest spectral norm of its blocks."""
+    blocks = t.blocks(W)
+    if moments is not None:
+        blocks = divide_blocks(blocks, t.partition, moments)
+    norms = [torch.linalg.matrix_norm(block, ord=2).max() for block in blocks if block.numel()]
+    return float(torch.stack(norms).max())
+
+
+def _statistics(draws: Sequence[Tournament], W: EdgeWeights) -> tuple[float, float]:
+    """Variance ratio and acceptance rate, from draws."""
+    total = W.h_norm("square")
+    energies = [sum(float(b.square().sum()) for b in t.blocks(W)) for t in draws]
+    ratio = sum(energies) / len(draws) / total if total else 1.0
+    return ratio, len(draws) / sum(t.trials for t in draws)
