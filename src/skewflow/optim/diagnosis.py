@@ -62,7 +62,7 @@ NUM_DRAWS = 16
 
 
 def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) -> Diagnosis:
-    """The diagnosis of one weight before step number `step`; `draws` is None for the uniform law."""
+    """The diagnosis of a weight before step number `step`; no `draws` means the uniform law."""
     weight, update = one.weight, one.update
     assert weight.p.grad is not None
     X, G = weight.view(weight.points(state)), weight.view(weight.p.grad)

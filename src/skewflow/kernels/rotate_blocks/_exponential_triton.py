@@ -8,8 +8,8 @@ The products are of TF32 triples, as exact as float32 and much faster.
 import triton
 import triton.language as tl
 
-SMALL_NORM = tl.constexpr(0.05)
-"""Below it four terms of the series are exact in float32: 0.05^5 / 120 is 3e-9."""
+SMALL_NORM = tl.constexpr(0.25)
+"""Below it six terms of the series are exact in float32: 0.25^7 / 5040 is 1e-8."""
 
 
 @triton.jit
@@ -19,10 +19,11 @@ def product(A, B):
 
 @triton.jit
 def exponential(A, norm):
-    r"""$\exp(A) - I$, orthogonal to rounding: four terms for a small A, else `_far`."""
+    r"""$\exp(A) - I$, orthogonal to rounding: six terms for a small A, else `_far`."""
     if norm < SMALL_NORM:
         A2 = product(A, A)
-        E = A + (A2 / 2 + product(A2, A / 6 + A2 / 24))
+        A3 = product(A2, A)
+        E = A + (A2 / 2 + (A3 / 6 + product(A3, A / 24 + A2 / 120 + A3 / 720)))
     else:
         E = polish(far(A, norm))
     return E
