@@ -28,6 +28,7 @@ SMALL = {
     "numerics": {"d": 8, "block_sizes": (2, 4), "norms": (1.0, 60.0), "seeds": (0,)},
     "variance": {"sizes": (8,), "draws": 5, "train_steps": 2, "timed_draws": 1, "data": "digits"},
     "table1": {"settings": ("MNIST",), "rounds": 1},
+    "table2": {"d": 6, "num_sequences": 2, "step_sizes": (0.01, 0.1), "ranges": (10, 10_000)},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
 }
 """The quick preset of each experiment, made smaller still."""
@@ -123,6 +124,29 @@ def test_the_verdict_of_table1_names_a_broken_bound(runs):
     assert "all hold" in table1.verdict(results)
     results["counts"]["MNIST"]["stochastic s = 2"]["distinct"] = 100_000
     assert "MNIST stochastic s = 2 (10, printed < 8.5)" in table1.verdict(results)
+
+
+def test_the_verdict_of_table2_follows_the_numbers(runs):
+    results = summary(runs, "table2")["results"]
+    table2 = EXPERIMENTS["table2"]
+    assert "stayed finite in all 4 settings" in table2.verdict(results)
+    assert "breaks down at R = 10,000 from eta = 0.01;" in table2.verdict(results)
+    for row in results["groups"][0]["rows"]:  # R = 10 plays the paper's exact row
+        row["methods"]["exact"].update(inv=0.0, epsilon=None, diverged=2)
+        row["methods"]["taylor100"].update(inv=1.0, diverged=0)
+    for row in results["groups"][1]["rows"]:
+        for result in row["methods"].values():
+            result.update(inv=1.0, diverged=0)
+    text = table2.verdict(results)
+    assert "exact row by exact at R = 10 (inv differs by 0.00" in text
+    assert "left the floating-point numbers in 2 of 4" in text and "never broke down" in text
+
+
+def test_table2_shows_the_printed_values_beside_ours(runs):
+    inv, epsilon, _ = EXPERIMENTS["table2"].tables(summary(runs, "table2")["results"], {})
+    assert inv.rows[0][:3] == (10, 0.01, 0.67) and inv.rows[1][2] == 0.59
+    assert [row[4] for row in epsilon.rows] == ["nan"] * 4
+    assert epsilon.rows[-1][-1] == "nan" and inv.rows[-1][-1] == 0.0
 
 
 def test_variance_is_uniform_where_the_lemmas_say_so(runs):

@@ -6,8 +6,10 @@ from ..experiment import Experiment
 from .numerics import Numerics
 from .rho import Rho
 from .table1 import Table1
+from .table2 import Table2
 from .variance import Variance
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
-    experiment.name: experiment for experiment in (Table1(), Variance(), Rho(), Numerics())
+    experiment.name: experiment
+    for experiment in (Table1(), Table2(), Variance(), Rho(), Numerics())
 }
