@@ -13,6 +13,7 @@ from rich.console import Console
 from skewflow.geometry import haar
 from skewflow.lab.data import default_images, load_images
 from skewflow.lab.experiments import EXPERIMENTS
+from skewflow.lab.experiments.haar import _mixed
 from skewflow.lab.experiments.numerics import _exponential, _skew, eigen, pade
 from skewflow.lab.experiments.table1 import SETTINGS, count_all, r_star
 from skewflow.lab.experiments.variance import CASES, _second_moment
@@ -29,6 +30,8 @@ SMALL = {
     "variance": {"sizes": (8,), "draws": 5, "train_steps": 2, "timed_draws": 1, "data": "digits"},
     "table1": {"settings": ("MNIST",), "rounds": 1},
     "table2": {"d": 6, "num_sequences": 2, "step_sizes": (0.01, 0.1), "ranges": (10, 10_000)},
+    "haar": {"d": 6, "block_sizes": (2, 3), "num_rotations": 30, "num_samples": 200},
+    "convergence": {"sizes": (4, 5), "num_steps": 80, "num_runs": 5},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
 }
 """The quick preset of each experiment, made smaller still."""
@@ -147,6 +150,52 @@ def test_table2_shows_the_printed_values_beside_ours(runs):
     assert inv.rows[0][:3] == (10, 0.01, 0.67) and inv.rows[1][2] == 0.59
     assert [row[4] for row in epsilon.rows] == ["nan"] * 4
     assert epsilon.rows[-1][-1] == "nan" and inv.rows[-1][-1] == 0.0
+
+
+def test_the_verdict_of_haar_follows_the_numbers(runs):
+    results = summary(runs, "haar")["results"]
+    haar = EXPERIMENTS["haar"]
+    for step, mixed in (("single", [5, 9, 7, 6]), ("s=2", [3, 6, 6, 3]), ("s=3", [6, 6, 6, 6])):
+        results["steps"][step]["mixed"] = mixed
+    text = haar.verdict(results)
+    assert "single Givens 9, matchings 6, s = 3 6. Matchings need fewer" in text
+    results["steps"]["s=2"]["mixed"][0] = 10
+    assert "Matchings need no fewer" in haar.verdict(results)
+    results["steps"]["s=3"]["mixed"][1] = None
+    assert "s = 3 more than were made" in haar.verdict(results)
+
+
+def test_a_distance_counts_as_noise_only_if_it_stays_there():
+    rows = [
+        {"rotations": n, "distances": [distance], "errors": [1.0]}
+        for n, distance in enumerate((9.0, 1.0, 5.0, 3.0, 0.0))
+    ]
+    assert _mixed(rows, 0) == 3
+    rows[-1]["distances"] = [4.1]
+    assert _mixed(rows, 0) is None
+
+
+def test_the_bound_of_a_part_of_the_run_is_the_theorem_for_as_many_steps(runs):
+    size = summary(runs, "convergence")["results"]["sizes"][0]
+    first, *_, last = size["rows"]
+    eta, T = size["eta"], last["steps"]
+    # bound(t) = a / (t eta) + b eta; two of them give a and b, which the step size balances.
+    a = (first["bound"] - last["bound"]) * eta / (1 / first["steps"] - 1 / T)
+    b = last["bound"] / eta - a / (T * eta**2)
+    for row in size["rows"]:
+        t = row["steps"]
+        assert row["bound"] == pytest.approx(a / (t * eta) + b * eta)
+    assert eta == pytest.approx((a / (b * T)) ** 0.5)
+
+
+def test_the_verdict_of_convergence_follows_the_numbers(runs):
+    results = summary(runs, "convergence")["results"]
+    convergence = EXPERIMENTS["convergence"]
+    assert "holds at every step" in convergence.verdict(results)
+    results["sizes"][1]["holds"] = False
+    results["sizes"][0]["trivial"] = 0.0
+    text = convergence.verdict(results)
+    assert "is broken at d = 5" in text and "says nothing at d = 4" in text
 
 
 def test_variance_is_uniform_where_the_lemmas_say_so(runs):

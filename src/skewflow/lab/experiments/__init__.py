@@ -3,6 +3,8 @@
 from typing import Any
 
 from ..experiment import Experiment
+from .convergence import Convergence
+from .haar import Haar
 from .numerics import Numerics
 from .rho import Rho
 from .table1 import Table1
@@ -11,5 +13,13 @@ from .variance import Variance
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     experiment.name: experiment
-    for experiment in (Table1(), Table2(), Variance(), Rho(), Numerics())
+    for experiment in (
+        Table1(),
+        Table2(),
+        Variance(),
+        Rho(),
+        Numerics(),
+        Convergence(),
+        Haar(),
+    )
 }

@@ -222,10 +222,11 @@ class Table2(Experiment[Table2Config]):
         def draw(canvas: "Canvas") -> None:
             groups = results["groups"]
             wide = min(2, len(groups))
-            axes = canvas.subplots(-(-len(groups) // wide), wide, sharey=True, squeeze=False).flat
+            tall = -(-len(groups) // wide)
+            axes = canvas.subplots(tall, wide, sharey=True, squeeze=False).ravel()
             for axis, group in zip(axes, groups, strict=False):
                 _panel(axis, group)
-            for axis in list(axes)[len(groups) :]:
+            for axis in axes[len(groups) :]:
                 axis.set_axis_off()
             handles, labels = axes[0].get_legend_handles_labels()
             canvas.legend(handles, labels, loc="outside lower center", ncols=3)
