@@ -1,8 +1,9 @@
-"""How many threads torch may use."""
+"""How many threads torch uses: a sum over two of them ends in other digits than over one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numba
 import torch
 
 
@@ -24,3 +25,20 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def settle_threads() -> None:
+    """Start numba's threads, and leave torch as many as it had (not in the paper).
+
+    Both may share one OpenMP, and numba's start gives torch as many threads as numba has: without
+    this, the last digits would depend on what ran before.
+
+    Example:
+        >>> before = torch.get_num_threads()
+        >>> settle_threads()
+        >>> torch.get_num_threads() == before
+        True
+    """
+    before = torch.get_num_threads()
+    numba.get_num_threads()
+    torch.set_num_threads(before)
