@@ -9,7 +9,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch work on one thread, then on as many as before (not in the paper).
+    """Let torch and numba work on one thread, then on as many as before (not in the paper).
 
     Where steps are tiny, threads wait for each other longer than they work: on a busy machine two
     of them were a hundred times slower than one.
@@ -19,12 +19,15 @@ def one_thread() -> Iterator[None]:
         ...     torch.get_num_threads()
         1
     """
-    before = torch.get_num_threads()
+    settle_threads()
+    before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1)
+    numba.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(before[0])
+        numba.set_num_threads(before[1])
 
 
 def settle_threads() -> None:

@@ -30,6 +30,7 @@ from ..data import SOURCES, default_images
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..run import Run
 from ..seeds import spawn
+from ..threads import one_thread
 from ._gradients import REAL, REGRESSION_ROWS, Gradient, make_gradient
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Variance(Experiment[VarianceConfig]):
             for seed in config.seeds
         ]
 
+    @one_thread()
     def run_cell(self, config: VarianceConfig, cell: str, run: Run) -> dict[str, Any]:
         """The second moment of each sampler's estimate over the squared norm of Omega."""
         kind, *numbers = cell.split("-")
