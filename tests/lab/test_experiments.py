@@ -23,6 +23,7 @@ from skewflow.lab.mlp import OrthogonalMLP, Training
 from skewflow.lab.products import RoundedProducts, rounded
 from skewflow.lab.report.command import build
 from skewflow.lab.reproduce import execute
+from skewflow.lab.run import Run
 from skewflow.tournaments import EdgeWeights
 
 SMALL = {
@@ -81,7 +82,7 @@ def test_the_report_shows_every_experiment(runs):
 
 def test_a_training_that_was_stopped_goes_on_to_the_same_summary(runs, tmp_path, monkeypatch):
     experiment, config = small("rho")
-    save, calls = type(experiment).run_cell.__globals__["Run"].save, 0
+    save, calls = Run.save, 0
 
     def stop(run, cell, state):
         nonlocal calls

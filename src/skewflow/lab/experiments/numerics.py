@@ -177,7 +177,7 @@ class Numerics(Experiment[NumericsConfig]):
             "dash is not finite. A block step's argument carries its weight (d-1)/(s-1). TF32 and "
             "bf16 are emulated: the factors of every float32 product are rounded. Our exponential "
             "goes over to float64 by itself where the norm is above 100.",
-            ("method", "products", *(f"{norm:g}" for norm in norms)),
+            ("method", "products", *(f"norm {norm:g}" for norm in norms)),
             tuple((c["method"], c["precision"], *c["orthogonality"]) for c in curves),
         )
         return [reach, drift]

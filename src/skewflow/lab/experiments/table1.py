@@ -205,7 +205,7 @@ class Table1(Experiment[Table1Config]):
                 axis.semilogy(at, paper, "o", color=f"C{n}", markerfacecolor="none", markersize=7)
             axis.set_xticks(range(len(settings)), settings)
             axis.set_ylabel("operations of one update")
-            axis.legend()
+            canvas.legend(loc="outside right center")
 
         caption = "Operations of one update: ours filled, the paper's bounds hollow."
         return [Figure("table1", caption, draw)]

@@ -196,7 +196,7 @@ class Table2(Experiment[Table2Config]):
             Table(
                 "distance",
                 "How far inv is from the rows of the paper: mean absolute difference over the "
-                "step sizes that both have. The thresholds are the largest stable step of a "
+                "step sizes that ran, which differ between the R. The thresholds are the largest stable step of a "
                 "linearised flow at the sorted point: 2 / ((d-1)(q_max - q_min)), and d - 1 times "
                 "less for matchings (not in the paper; median of the sequences).",
                 (
@@ -365,4 +365,5 @@ def _first(cells: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
 def _range(values: Sequence[float]) -> str:
     if not values:
         return "not measured"
-    return f"{min(values):.2f} to {max(values):.2f}"
+    least, largest = f"{min(values):.2f}", f"{max(values):.2f}"
+    return least if least == largest else f"{least} to {largest}"

@@ -239,7 +239,8 @@ class Variance(Experiment[VarianceConfig]):
             ),
             Table(
                 "ranges",
-                "The same over that of uniform: least and largest among the matrices.",
+                "The same over that of uniform: least and largest among the matrices, one number "
+                "where they agree.",
                 columns,
                 tuple(ranges),
             ),
@@ -348,7 +349,10 @@ def _median_ms(timing: Timing, cells: Sequence[str], case: str) -> float | None:
 
 
 def _range(row: Mapping[str, Any] | None) -> Value:
-    return None if row is None else f"{row['least']:.3g} to {row['largest']:.3g}"
+    if row is None:
+        return None
+    least, largest = f"{row['least']:.3g}", f"{row['largest']:.3g}"
+    return least if least == largest else f"{least} to {largest}"
 
 
 def _shown(row: Mapping[str, Any] | None) -> Value:
