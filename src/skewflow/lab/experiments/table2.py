@@ -196,9 +196,10 @@ class Table2(Experiment[Table2Config]):
             Table(
                 "distance",
                 "How far inv is from the rows of the paper: mean absolute difference over the "
-                "step sizes that ran, which differ between the R. The thresholds are the largest stable step of a "
-                "linearised flow at the sorted point: 2 / ((d-1)(q_max - q_min)), and d - 1 times "
-                "less for matchings (not in the paper; median of the sequences).",
+                "step sizes that ran, which differ between the R. The thresholds are the largest "
+                "stable step of the flow linearised at the sorted point: "
+                "2 / ((d-1)(q_max - q_min)), and d - 1 times less for matchings (not in the paper; "
+                "median of the sequences).",
                 (
                     "R",
                     "threshold, stochastic",
