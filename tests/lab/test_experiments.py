@@ -159,11 +159,11 @@ def test_the_verdict_of_haar_follows_the_numbers(runs):
     for step, mixed in (("single", [5, 9, 7, 6]), ("s=2", [3, 6, 6, 3]), ("s=3", [6, 6, 6, 6])):
         results["steps"][step]["mixed"] = mixed
     text = haar.verdict(results)
-    assert "single Givens 9, matchings 6, s = 3 6. Matchings need fewer" in text
+    assert "9 with single rotations, 6 with matchings, 6 with s = 3. Matchings need fewer" in text
     results["steps"]["s=2"]["mixed"][0] = 10
     assert "Matchings need no fewer" in haar.verdict(results)
     results["steps"]["s=3"]["mixed"][1] = None
-    assert "s = 3 more than were made" in haar.verdict(results)
+    assert "more than were made with s = 3" in haar.verdict(results)
 
 
 def test_a_distance_counts_as_noise_only_if_it_stays_there():

@@ -103,9 +103,9 @@ class Convergence(Experiment[ConvergenceConfig]):
         loose = ", ".join(f"{z['loose']:.0f} at d = {z['d']}" for z in sizes)
         empty = [f"d = {z['d']}" for z in sizes if z["rows"][-1]["bound"] >= z["trivial"]]
         says = (
-            f"it says nothing at {', '.join(empty)}, where it exceeds what no gradient can"
+            f"it says nothing at {', '.join(empty)}, where it exceeds the trivial bound"
             if empty
-            else "it is below what no gradient can exceed at each size"
+            else "it lies below the trivial bound at each size"
         )
         return (
             f"The bound {holds}; after {results['num_steps']:,} steps it is larger than the least "

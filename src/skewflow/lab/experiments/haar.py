@@ -126,7 +126,7 @@ class Haar(Experiment[HaarConfig]):
         single, *others = results["steps"].items()
         needed = {name: _largest(step["mixed"]) for name, step in (single, *others)}
         told = ", ".join(
-            f"{_label(name)} {'more than were made' if n is None else n}"
+            f"{'more than were made' if n is None else n} with {_label(name)}"
             for name, n in needed.items()
         )
         pairs = needed.get("s=2")
@@ -210,4 +210,4 @@ def _largest(values: Sequence[int | None]) -> int | None:
 
 
 def _label(name: str) -> str:
-    return {"single": "single Givens", "s=2": "matchings"}.get(name, name.replace("=", " = "))
+    return {"single": "single rotations", "s=2": "matchings"}.get(name, name.replace("=", " = "))
