@@ -5,8 +5,11 @@ STAMP := .venv/.installed
 
 .PHONY: demo test lint types unit shapes test-slow test-clients test-browser test-gpu bench format clean
 
+# Runs of an earlier demo are removed: each one measures this machine and these sources.
 demo: $(STAMP)
 	$(BIN)/python examples/quickstart.py
+	rm -rf runs/demo
+	$(BIN)/skewflow demo --out runs/demo --page report.html
 
 test: lint types unit shapes
 

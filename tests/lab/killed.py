@@ -1,28 +1,34 @@
 """Start a run over and over, kill it with signal 9 each time, then let it end. Run as a script.
 
+Arguments: folder, seed, experiment, its settings as JSON, the seconds that a start may live.
+
 Importing torch takes seconds, so it is imported once and every start is a fork.
 """
 
+import json
 import os
 import random
 import signal
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from lab.walk import Walk, WalkConfig
+from lab.walk import Walk
+from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.reproduce import execute
 
 
-def start(out, prepare=lambda: None):
+def start(experiment, config, out, prepare=lambda: None):
     pid = os.fork()
     if pid == 0:
         torch.set_num_threads(1)
         prepare()
-        execute(Walk(), WalkConfig(), out=out, resume=True, console=Console(quiet=True))
+        execute(experiment, config, out=out, resume=True, console=Console(quiet=True))
         os._exit(0)
     return pid
 
@@ -43,23 +49,27 @@ def die_at_write(number, before):
     os.replace = counted
 
 
-def main(out, seed):
+def main(out, seed, name, settings, seconds):
+    experiment = {**EXPERIMENTS, "walk": Walk()}[name]
+    listed = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
+    config = replace(experiment.presets["quick"], **listed)
+    run = partial(start, experiment, config, out)
     rng = random.Random(seed)
     kills = 0
     for n in range(10):
         if n % 2:
-            number, before = rng.randint(1, 12), rng.random() < 0.5
-            pid = start(out, lambda number=number, before=before: die_at_write(number, before))
+            pid = run(partial(die_at_write, rng.randint(1, 12), rng.random() < 0.5))
         else:
-            pid = start(out)
-            time.sleep(rng.uniform(0, 0.15))
+            pid = run()
+            time.sleep(rng.uniform(0, seconds))
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         kills += os.WIFSIGNALED(status)
-    _, status = os.waitpid(start(out), 0)
+    _, status = os.waitpid(run(), 0)
     print(kills)
     return os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    folder, seed, name, settings, seconds = sys.argv[1:]
+    sys.exit(main(Path(folder), int(seed), name, json.loads(settings), float(seconds)))

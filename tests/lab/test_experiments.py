@@ -13,6 +13,7 @@ from rich.console import Console
 from skewflow.geometry import haar
 from skewflow.lab.data import default_images, load_images
 from skewflow.lab.experiments import EXPERIMENTS
+from skewflow.lab.experiments.haar import _mixed
 from skewflow.lab.experiments.numerics import _exponential, _skew, eigen, pade
 from skewflow.lab.experiments.table1 import SETTINGS, count_all, r_star
 from skewflow.lab.experiments.variance import CASES, _second_moment
@@ -22,12 +23,16 @@ from skewflow.lab.mlp import OrthogonalMLP, Training
 from skewflow.lab.products import RoundedProducts, rounded
 from skewflow.lab.report.command import build
 from skewflow.lab.reproduce import execute
+from skewflow.lab.run import Run
 from skewflow.tournaments import EdgeWeights
 
 SMALL = {
     "numerics": {"d": 8, "block_sizes": (2, 4), "norms": (1.0, 60.0), "seeds": (0,)},
     "variance": {"sizes": (8,), "draws": 5, "train_steps": 2, "timed_draws": 1, "data": "digits"},
     "table1": {"settings": ("MNIST",), "rounds": 1},
+    "table2": {"d": 6, "num_sequences": 2, "step_sizes": (0.01, 0.1), "ranges": (10, 10_000)},
+    "haar": {"d": 6, "block_sizes": (2, 3), "num_rotations": 30, "num_samples": 200},
+    "convergence": {"sizes": (4, 5), "num_steps": 80, "num_runs": 5},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
 }
 """The quick preset of each experiment, made smaller still."""
@@ -77,7 +82,7 @@ def test_the_report_shows_every_experiment(runs):
 
 def test_a_training_that_was_stopped_goes_on_to_the_same_summary(runs, tmp_path, monkeypatch):
     experiment, config = small("rho")
-    save, calls = type(experiment).run_cell.__globals__["Run"].save, 0
+    save, calls = Run.save, 0
 
     def stop(run, cell, state):
         nonlocal calls
@@ -123,6 +128,75 @@ def test_the_verdict_of_table1_names_a_broken_bound(runs):
     assert "all hold" in table1.verdict(results)
     results["counts"]["MNIST"]["stochastic s = 2"]["distinct"] = 100_000
     assert "MNIST stochastic s = 2 (10, printed < 8.5)" in table1.verdict(results)
+
+
+def test_the_verdict_of_table2_follows_the_numbers(runs):
+    results = summary(runs, "table2")["results"]
+    table2 = EXPERIMENTS["table2"]
+    assert "stayed finite in all 4 settings" in table2.verdict(results)
+    assert "breaks down at R = 10,000 from eta = 0.01;" in table2.verdict(results)
+    for row in results["groups"][0]["rows"]:  # R = 10 plays the paper's exact row
+        row["methods"]["exact"].update(inv=0.0, epsilon=None, diverged=2)
+        row["methods"]["taylor100"].update(inv=1.0, diverged=0)
+    for row in results["groups"][1]["rows"]:
+        for result in row["methods"].values():
+            result.update(inv=1.0, diverged=0)
+    text = table2.verdict(results)
+    assert "exact row by exact at R = 10 (inv differs by 0.00" in text
+    assert "left the floating-point numbers in 2 of 4" in text and "never broke down" in text
+
+
+def test_table2_shows_the_printed_values_beside_ours(runs):
+    inv, epsilon, _ = EXPERIMENTS["table2"].tables(summary(runs, "table2")["results"], {})
+    assert inv.rows[0][:3] == (10, 0.01, 0.67) and inv.rows[1][2] == 0.59
+    assert [row[4] for row in epsilon.rows] == ["nan"] * 4
+    assert epsilon.rows[-1][-1] == "nan" and inv.rows[-1][-1] == 0.0
+
+
+def test_the_verdict_of_haar_follows_the_numbers(runs):
+    results = summary(runs, "haar")["results"]
+    haar = EXPERIMENTS["haar"]
+    for step, mixed in (("single", [5, 9, 7, 6]), ("s=2", [3, 6, 6, 3]), ("s=3", [6, 6, 6, 6])):
+        results["steps"][step]["mixed"] = mixed
+    text = haar.verdict(results)
+    assert "9 with single rotations, 6 with matchings, 6 with s = 3. Matchings need fewer" in text
+    results["steps"]["s=2"]["mixed"][0] = 10
+    assert "Matchings need no fewer" in haar.verdict(results)
+    results["steps"]["s=3"]["mixed"][1] = None
+    assert "more than were made with s = 3" in haar.verdict(results)
+
+
+def test_a_distance_counts_as_noise_only_if_it_stays_there():
+    rows = [
+        {"rotations": n, "distances": [distance], "errors": [1.0]}
+        for n, distance in enumerate((9.0, 1.0, 5.0, 3.0, 0.0))
+    ]
+    assert _mixed(rows, 0) == 3
+    rows[-1]["distances"] = [4.1]
+    assert _mixed(rows, 0) is None
+
+
+def test_the_bound_of_a_part_of_the_run_is_the_theorem_for_as_many_steps(runs):
+    size = summary(runs, "convergence")["results"]["sizes"][0]
+    first, *_, last = size["rows"]
+    eta, T = size["eta"], last["steps"]
+    # bound(t) = a / (t eta) + b eta; two of them give a and b, which the step size balances.
+    a = (first["bound"] - last["bound"]) * eta / (1 / first["steps"] - 1 / T)
+    b = last["bound"] / eta - a / (T * eta**2)
+    for row in size["rows"]:
+        t = row["steps"]
+        assert row["bound"] == pytest.approx(a / (t * eta) + b * eta)
+    assert eta == pytest.approx((a / (b * T)) ** 0.5)
+
+
+def test_the_verdict_of_convergence_follows_the_numbers(runs):
+    results = summary(runs, "convergence")["results"]
+    convergence = EXPERIMENTS["convergence"]
+    assert "holds at every step" in convergence.verdict(results)
+    results["sizes"][1]["holds"] = False
+    results["sizes"][0]["trivial"] = 0.0
+    text = convergence.verdict(results)
+    assert "is broken at d = 5" in text and "says nothing at d = 4" in text
 
 
 def test_variance_is_uniform_where_the_lemmas_say_so(runs):

@@ -70,3 +70,18 @@ def test_a_preset_sets_every_default():
     assert reproduce._preset(["reproduce", "x", "--preset", "paper"]) == "paper"
     assert reproduce._preset(["reproduce", "x", "--preset=paper"]) == "paper"
     assert reproduce._preset(["reproduce", "x", "--d", "3"]) == "quick"
+
+
+def test_the_demo_prints_every_verdict_and_writes_the_page(monkeypatch, capsys, tmp_path):
+    names = list(EXPERIMENTS)
+    for name in names:
+        monkeypatch.delitem(EXPERIMENTS, name)
+    monkeypatch.setitem(EXPERIMENTS, "walk", Walk())
+    words = ("demo", "--out", tmp_path / "runs", "--page", tmp_path / "page.html")
+    status, out, _ = call(monkeypatch, capsys, *words)
+    assert status == 0 and "6 walks ended." in out
+    assert f"written: {tmp_path / 'page.html'}" in out
+    assert "6 walks ended." in (tmp_path / "page.html").read_text()
+    (tmp_path / "runs" / "walk" / "config.json").write_text("{")
+    status, out, _ = call(monkeypatch, capsys, *words)
+    assert status == 1 and "must be a readable JSON file" in out

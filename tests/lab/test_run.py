@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from lab.walk import Walk, WalkConfig
+from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.files import RunError, write_bytes, write_json
 from skewflow.lab.reproduce import command_line, execute
 from skewflow.lab.run import Run
@@ -52,19 +54,38 @@ def test_two_runs_give_the_same_bytes(tmp_path):
     assert results(walk(tmp_path / "a")) == results(walk(tmp_path / "b"))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_run_killed_ten_times_ends_in_the_bytes_of_an_unbroken_one(tmp_path, seed):
-    unbroken = results(walk(tmp_path / "unbroken"))
+TINY_TABLE2 = {
+    "d": 6,
+    "num_sequences": 2,
+    "step_sizes": [0.02, 0.1],
+    "ranges": [10, 100],
+    "smallest_steps": [0.02, 0.02],
+    "chunk": 100,
+}
+
+
+@pytest.mark.parametrize(
+    "name, settings, seconds, seed",
+    [("walk", {}, 0.15, 0), ("walk", {}, 0.15, 1), ("table2", TINY_TABLE2, 2.0, 2)],
+)
+def test_a_run_killed_ten_times_ends_in_the_bytes_of_an_unbroken_one(
+    tmp_path, name, settings, seconds, seed
+):
+    experiment = {**EXPERIMENTS, "walk": Walk()}[name]
+    listed = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
+    config = replace(experiment.presets["quick"], **listed)
+    unbroken = results(execute(experiment, config, out=tmp_path / "unbroken", console=QUIET))
     script = Path(__file__).with_name("killed.py")
+    words = [tmp_path / "killed", str(seed), name, json.dumps(settings), str(seconds)]
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "killed", str(seed)],
+        [sys.executable, script, *words],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 1
-    assert results(tmp_path / "killed" / "walk") == unbroken
+    assert results(tmp_path / "killed" / name) == unbroken
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):

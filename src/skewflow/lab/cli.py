@@ -18,6 +18,7 @@ def main() -> None:
 
     from . import reproduce
     from .bench import step
+    from .demo import demo
     from .report.command import report
 
     bench = tyro.extras.SubcommandApp()
@@ -27,6 +28,7 @@ def main() -> None:
     app.command(bench, name="bench", help="Measure what something costs, against its rivals.")
     app.command(reproduce.app(sys.argv[1:]), name="reproduce", help="Run an experiment by name.")
     app.command(name="report")(report)
+    app.command(name="demo")(demo)
     app.cli(
         prog="skewflow",
         description="Optimisation on orthogonal matrices: benchmarks and experiments.",

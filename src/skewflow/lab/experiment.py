@@ -26,9 +26,11 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """Which columns hold numbers, and so are set flush right."""
+        """Which columns hold numbers (or nan), and so are set flush right."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
-        return tuple(any(isinstance(v, (int, float)) for v in column) for column in columns)
+        return tuple(
+            any(isinstance(v, (int, float)) or v == "nan" for v in column) for column in columns
+        )
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,23 @@
 from typing import Any
 
 from ..experiment import Experiment
+from .convergence import Convergence
+from .haar import Haar
 from .numerics import Numerics
 from .rho import Rho
 from .table1 import Table1
+from .table2 import Table2
 from .variance import Variance
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
-    experiment.name: experiment for experiment in (Table1(), Variance(), Rho(), Numerics())
+    experiment.name: experiment
+    for experiment in (
+        Table1(),
+        Table2(),
+        Variance(),
+        Rho(),
+        Numerics(),
+        Convergence(),
+        Haar(),
+    )
 }

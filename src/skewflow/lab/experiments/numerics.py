@@ -20,6 +20,7 @@ from ..experiment import Experiment, Figure, Table, Timing
 from ..products import RoundedProducts
 from ..run import Run
 from ..seeds import spawn
+from ..threads import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -66,6 +67,7 @@ class Numerics(Experiment[NumericsConfig]):
         """One name for each norm."""
         return [f"norm-{norm:g}" for norm in config.norms]
 
+    @one_thread()
     def run_cell(self, config: NumericsConfig, cell: str, run: Run) -> dict[str, Any]:
         """Both errors of every method under every precision, for each seed."""
         norm = dict(zip(self.cells(config), config.norms, strict=True))[cell]
@@ -175,7 +177,7 @@ class Numerics(Experiment[NumericsConfig]):
             "dash is not finite. A block step's argument carries its weight (d-1)/(s-1). TF32 and "
             "bf16 are emulated: the factors of every float32 product are rounded. Our exponential "
             "goes over to float64 by itself where the norm is above 100.",
-            ("method", "products", *(f"{norm:g}" for norm in norms)),
+            ("method", "products", *(f"norm {norm:g}" for norm in norms)),
             tuple((c["method"], c["precision"], *c["orthogonality"]) for c in curves),
         )
         return [reach, drift]

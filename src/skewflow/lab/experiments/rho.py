@@ -10,6 +10,7 @@ from ..data import SOURCES, default_images, load_images
 from ..experiment import Experiment, Figure, Table, Timing
 from ..mlp import OrthogonalMLP, Training
 from ..run import Run
+from ..threads import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -56,6 +57,7 @@ class Rho(Experiment[RhoConfig]):
         """One name for each seed."""
         return [f"seed-{seed}" for seed in config.seeds]
 
+    @one_thread()
     def run_cell(self, config: RhoConfig, cell: str, run: Run) -> dict[str, Any]:
         """Train; measure rho for every s now and then."""
         seed = int(cell.removeprefix("seed-"))

@@ -30,6 +30,7 @@ from ..data import SOURCES, default_images
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..run import Run
 from ..seeds import spawn
+from ..threads import one_thread
 from ._gradients import REAL, REGRESSION_ROWS, Gradient, make_gradient
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Variance(Experiment[VarianceConfig]):
             for seed in config.seeds
         ]
 
+    @one_thread()
     def run_cell(self, config: VarianceConfig, cell: str, run: Run) -> dict[str, Any]:
         """The second moment of each sampler's estimate over the squared norm of Omega."""
         kind, *numbers = cell.split("-")
@@ -237,7 +239,8 @@ class Variance(Experiment[VarianceConfig]):
             ),
             Table(
                 "ranges",
-                "The same over that of uniform: least and largest among the matrices.",
+                "The same over that of uniform: least and largest among the matrices, one number "
+                "where they agree.",
                 columns,
                 tuple(ranges),
             ),
@@ -346,7 +349,10 @@ def _median_ms(timing: Timing, cells: Sequence[str], case: str) -> float | None:
 
 
 def _range(row: Mapping[str, Any] | None) -> Value:
-    return None if row is None else f"{row['least']:.3g} to {row['largest']:.3g}"
+    if row is None:
+        return None
+    least, largest = f"{row['least']:.3g}", f"{row['largest']:.3g}"
+    return least if least == largest else f"{least} to {largest}"
 
 
 def _shown(row: Mapping[str, Any] | None) -> Value:

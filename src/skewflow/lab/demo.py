@@ -1,0 +1,40 @@
+"""`skewflow demo`: the quick preset of every experiment, their verdicts, and the report."""
+
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from .experiments import EXPERIMENTS
+from .files import RunError, read_json
+from .report.command import report
+from .reproduce import execute
+
+
+def demo(out: Path = Path("runs/demo"), page: Path = Path("report.html")) -> None:
+    """Run every experiment in its quick preset, print what came out, write the report.
+
+    Args:
+        out: The runs go here; a run that is there already is not made again.
+        page: The report to write.
+    """
+    console = Console()
+    table = Table("experiment", "what the numbers say", "seconds", show_lines=True)
+    for name, experiment in EXPERIMENTS.items():
+        began = time.perf_counter()
+        try:
+            folder = execute(
+                experiment, experiment.presets["quick"], out=out, resume=True, console=console
+            )
+        except RunError as error:
+            console.print(f"error: {error}", style="red", markup=False, highlight=False)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            console.print("stopped; the same command goes on", style="red")
+            sys.exit(130)
+        verdict = read_json(folder / "summary.json")["verdict"]
+        table.add_row(name, verdict, f"{time.perf_counter() - began:.0f}")
+    console.print(table)
+    report(out, page)

@@ -1,0 +1,47 @@
+"""How many threads torch uses: a sum over two of them ends in other digits than over one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numba
+import torch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch and numba work on one thread, then on as many as before (not in the paper).
+
+    Where steps are tiny, threads wait for each other longer than they work: on a busy machine two
+    of them were a hundred times slower than one.
+
+    Example:
+        >>> with one_thread():
+        ...     torch.get_num_threads()
+        1
+    """
+    settle_threads()
+    before = torch.get_num_threads(), numba.get_num_threads()
+    torch.set_num_threads(1)
+    numba.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        numba.set_num_threads(before[1])
+
+
+def settle_threads() -> None:
+    """Start numba's threads, and leave torch as many as it had (not in the paper).
+
+    Both may share one OpenMP, and numba's start gives torch as many threads as numba has: without
+    this, the last digits would depend on what ran before.
+
+    Example:
+        >>> before = torch.get_num_threads()
+        >>> settle_threads()
+        >>> torch.get_num_threads() == before
+        True
+    """
+    before = torch.get_num_threads()
+    numba.get_num_threads()
+    torch.set_num_threads(before)
