@@ -9,10 +9,10 @@ from skewflow.lab.threads import one_thread
 
 CODE = """
 import torch
-from skewflow.lab.threads import settle_threads
+from skewflow.kernels.permutation.cpu import start_threads
 from skewflow.optim import FlowSGD
 torch.set_num_threads(1)
-settle_threads()
+start_threads()
 p = torch.nn.Parameter(torch.eye(8))
 p.grad = torch.randn(8, 8)
 FlowSGD([p], lr=1e-3).step()

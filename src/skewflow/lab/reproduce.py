@@ -19,12 +19,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..kernels.permutation.cpu import start_threads
 from .experiment import Experiment
 from .experiments import EXPERIMENTS
 from .files import RunError, read_json, write_json
 from .report.assets import write_assets
 from .run import Run
-from .threads import settle_threads
 
 PRESETS = ("quick", "paper")
 
@@ -64,7 +64,7 @@ def execute(
         "config": asdict(config),
     }
     cells = experiment.cells(config)
-    settle_threads()
+    start_threads()
     run = Run.start(folder, cells, wanted, resume=resume)
     console = console or Console(stderr=True)
     if run.changed:

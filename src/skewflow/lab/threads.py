@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import numba
 import torch
 
+from ..kernels.permutation.cpu import start_threads
+
 
 @contextmanager
 def one_thread() -> Iterator[None]:
@@ -19,7 +21,7 @@ def one_thread() -> Iterator[None]:
         ...     torch.get_num_threads()
         1
     """
-    settle_threads()
+    start_threads()
     before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1)
     numba.set_num_threads(1)
@@ -28,20 +30,3 @@ def one_thread() -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
-
-
-def settle_threads() -> None:
-    """Start numba's threads, and leave torch as many as it had (not in the paper).
-
-    Both may share one OpenMP, and numba's start gives torch as many threads as numba has: without
-    this, the last digits would depend on what ran before.
-
-    Example:
-        >>> before = torch.get_num_threads()
-        >>> settle_threads()
-        >>> torch.get_num_threads() == before
-        True
-    """
-    before = torch.get_num_threads()
-    numba.get_num_threads()
-    torch.set_num_threads(before)

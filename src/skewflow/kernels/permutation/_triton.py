@@ -115,22 +115,18 @@ def raise_flag(flags_ptr, param, bad):
 
 
 @triton.jit
-def load_scale(scale, moments_ptr, i, j, mask, TYPE: tl.constexpr):
-    """From omega[i, j] to an angle: a factor for all, over the root mean square of two rows."""
-    scale = tl.full((), scale, TYPE)
-    if moments_ptr is not None:
-        w = tl.load(moments_ptr + i, mask=mask, other=1.0)
-        w += tl.load(moments_ptr + j, mask=mask, other=1.0)
-        scale /= tl.sqrt(0.5 * w.to(TYPE))
-    return scale
+def load_scale(scale, moments_ptr, begin, i, j, mask, TYPE: tl.constexpr):
+    """From omega[i, j] to an angle: a factor for all, over the root mean square of two rows.
 
-
-@triton.jit
-def at_matrix(moments_ptr, matrix, d):
-    """Where the second moments of a matrix begin, if there are any."""
+    The second moments of the matrix, if there are any, begin at `begin`.
+    """
+    factor = tl.full((), scale, TYPE)
     if moments_ptr is not None:
-        moments_ptr += matrix * d
-    return moments_ptr
+        w = tl.load(moments_ptr + begin + i, mask=mask, other=1.0)
+        w += tl.load(moments_ptr + begin + j, mask=mask, other=1.0)
+        return factor / tl.sqrt(0.5 * w.to(TYPE))
+    else:
+        return factor
 
 
 @triton.jit

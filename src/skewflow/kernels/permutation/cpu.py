@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, njit, types
+from numba import carray, get_num_threads, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
@@ -21,6 +21,20 @@ from torch import Tensor
 from ...tournaments.counting import edge_probability
 from ..update import Update
 from . import reference
+
+
+def start_threads() -> None:
+    """Start numba's threads, and leave torch as many as it had.
+
+    Both may share one OpenMP, and numba's start gives torch as many threads as numba has: then the
+    last digits of a sum would depend on what ran before.
+    """
+    before = torch.get_num_threads()
+    get_num_threads()
+    torch.set_num_threads(before)
+
+
+start_threads()
 
 PRANGE_ONLY = {
     "prange": True,

@@ -196,8 +196,8 @@ def _retract(
         step = load_step(done, replayed_ptr)
         key = load_key(table_ptr, first_stream, matrix // n, b, seed, step)
         rows, _ = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
-        moments_ptr += matrix.to(tl.int64) * d
-        A *= load_scale(scale, moments_ptr, rows[:, None], rows[None, :], together, tl.float32)
+        i, j, begin = rows[:, None], rows[None, :], matrix.to(tl.int64) * d
+        A *= load_scale(scale, moments_ptr, begin, i, j, together, tl.float32)
     else:
         A *= tl.full((), scale, tl.float32)
     A = tl.where(together, A, 0.0)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from .._triton import Launch, num_multiprocessors
 from ..permutation._triton import (
-    at_matrix,
     choose,
     find_partners,
     find_round,
@@ -63,9 +62,8 @@ def _turn_columns(
         own += tl.load(sums_ptr + cols, mask=mask, other=0.0)
         other += tl.load(sums_ptr + partners, mask=mask, other=0.0)
         sums_ptr += d
-    moments_ptr = at_matrix(moments_ptr, matrix, d)
-    scale = load_scale(scale, moments_ptr, cols, partners, mask, X_TYPE)
-    lost, sine = turn(scale * (own - other), mask, flags_ptr, param, CAYLEY)
+    factor = load_scale(scale, moments_ptr, matrix * d, cols, partners, mask, X_TYPE)
+    lost, sine = turn(factor * (own - other), mask, flags_ptr, param, CAYLEY)
     tl.store(turns_ptr + 2 * matrix * d + cols, lost, mask=mask)
     tl.store(turns_ptr + (2 * matrix + 1) * d + cols, sine, mask=mask)
 
@@ -159,9 +157,8 @@ def _rotate_columns(
         if SUM:
             tl.debug_barrier()  # the sums of the other threads
             sums -= tl.load(sums_ptr + partners, mask=in_d, other=0.0)
-            moments_ptr = at_matrix(moments_ptr, matrix, d)
-            scale = load_scale(scale, moments_ptr, cols, partners, in_d, X_TYPE)
-            lost, sine = turn(scale * sums, in_d, flags_ptr, param, CAYLEY)
+            factor = load_scale(scale, moments_ptr, matrix * d, cols, partners, in_d, X_TYPE)
+            lost, sine = turn(factor * sums, in_d, flags_ptr, param, CAYLEY)
         else:
             lost = tl.load(turns_ptr + 2 * matrix * d + cols, mask=in_d, other=0.0)
             sine = tl.load(turns_ptr + (2 * matrix + 1) * d + cols, mask=in_d, other=0.0)

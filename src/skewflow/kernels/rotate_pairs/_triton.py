@@ -24,7 +24,6 @@ from .._triton import (
     starts_early,
 )
 from ..permutation._triton import (
-    at_matrix,
     choose,
     find_pairs,
     find_round,
@@ -103,8 +102,7 @@ def _rotate_rows(
     present = (q < (d + 1) // 2) & is_live(live_ptr, param)
     q = tl.where(present, q, 0)
     i, j = find_pairs(q, d, r, num_rounds, key, BITS, NUM_ROUNDS)
-    moments_ptr = at_matrix(moments_ptr, matrix.to(tl.int64), d)
-    scale = load_scale(scale, moments_ptr, i, j, present, X_TYPE)
+    factor = load_scale(scale, moments_ptr, matrix.to(tl.int64) * d, i, j, present, X_TYPE)
     i, j = i[:, None], j[:, None]
     mask_i = present[:, None]
     if EARLY:
@@ -123,7 +121,7 @@ def _rotate_rows(
         Di = load_direction(G_ptr, M_ptr, g_i, m_i, in_i, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
         Dj = load_direction(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
         omega = tl.sum(Di * Xj - Xi * Dj, axis=1)
-        lost, sine = turn(scale * omega, present, flags_ptr, param, CAYLEY)
+        lost, sine = turn(factor * omega, present, flags_ptr, param, CAYLEY)
         lost, sine = lost[:, None], sine[:, None]
         Yi = Xi + (lost * Xi + sine * Xj)
         Yj = Xj + (lost * Xj - sine * Xi)
@@ -146,7 +144,7 @@ def _rotate_rows(
             Dj = load_direction(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
             total += Di * Xj - Xi * Dj
         omega = tl.sum(total, axis=1)
-        lost, sine = turn(scale * omega, present, flags_ptr, param, CAYLEY)
+        lost, sine = turn(factor * omega, present, flags_ptr, param, CAYLEY)
         lost, sine = lost[:, None], sine[:, None]
         for start in range(0, k, BLOCK_K):
             c = start + cols

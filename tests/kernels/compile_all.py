@@ -1,0 +1,88 @@
+"""Compile every CUDA kernel for compute 9.0, which needs no GPU; run by `test_compile.py`."""
+
+from itertools import product
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from skewflow.kernels._triton import Launch, Operands
+from skewflow.kernels.rotate_blocks._triton import plan_blocks
+from skewflow.kernels.rotate_pairs._triton import plan_pairs
+from skewflow.kernels.row_moments._triton import moment_launch
+from skewflow.kernels.update import Update
+
+TYPES = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+NUMBERS = {"scale": "fp64", "momentum": "fp64", "beta2": "fp64", "eps": "fp64", "done": "i64"}
+
+
+def type_of(value):
+    if isinstance(value, torch.Tensor):
+        return TYPES[value.dtype]
+    if isinstance(value, tuple):
+        return tuple(type_of(item) for item in value)
+    return "i32"
+
+
+def compile_launch(launch: Launch) -> None:
+    signature, constants = {}, {}
+    for place, parameter in enumerate(launch.kernel.params):
+        name = parameter.name
+        value = launch._arguments.get(name)
+        if name in NUMBERS:
+            signature[name] = NUMBERS[name]
+        elif parameter.is_constexpr or value is None:
+            signature[name], constants[(place,)] = "constexpr", value
+        else:
+            signature[name] = type_of(value)
+    source = ASTSource(launch.kernel, signature, constants)
+    compile(source, target=GPUTarget("cuda", 90, 32), options=launch.options)
+
+
+def operands(shape, *, num, columns, momentum, low, rich):
+    def tensor(dtype=torch.float32):
+        A = torch.zeros(2, *shape, dtype=dtype)
+        return A.mT.contiguous().mT if columns else A
+
+    d = shape[0]
+    return Operands(
+        [tensor() for _ in range(num)],
+        [tensor(torch.bfloat16 if low else torch.float32) for _ in range(num)],
+        [tensor() for _ in range(num)] if momentum else None,
+        [tensor(torch.bfloat16) for _ in range(num)] if low else None,
+        list(range(num)),
+        torch.zeros((), dtype=torch.int64) if rich else None,
+        torch.zeros(1 + num, dtype=torch.int32),
+        torch.ones(num, dtype=torch.int32) if rich else None,
+        torch.ones(num, 2, d) if rich else None,
+        torch.ones(num, 2, d) if rich else None,
+    )
+
+
+def main() -> None:
+    for columns, rich in product((False, True), (False, True)):
+        ours = operands(
+            (100, 60), num=3 if rich else 1, columns=columns, momentum=rich, low=rich, rich=rich
+        )
+        update = Update(lr=0.1, momentum=0.9 if rich else 0.0, nesterov=rich)
+        plans = [
+            plan_pairs(ours, update, early=1),
+            plan_pairs(ours, update, **({"chunks": 2} if columns else {"block_k": 16})),
+            plan_blocks(ours, update, 20, early=1),
+        ]
+        launches = [launch for plan in plans for launch in plan.launches]
+        if rich:
+            launches.append(moment_launch(ours, update))
+        for launch in launches:
+            compile_launch(launch)
+            print(launch.kernel.__name__, "columns" if columns else "rows", rich)
+
+
+if __name__ == "__main__":
+    main()
