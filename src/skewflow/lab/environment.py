@@ -41,9 +41,11 @@ def device_name(device: str | torch.device) -> str:
 def commit() -> str:
     """The short commit of this source tree, with a + when more has changed than its data.
 
-    Numbers that the last run saved do not make the next one's code another. Outside of a git
-    checkout, the variable SKEWFLOW_COMMIT, or "".
+    Numbers that the last run saved do not make the next one's code another. A copy of the tree that
+    is not its checkout says in the variable SKEWFLOW_COMMIT what it is a copy of.
     """
+    if named := os.environ.get("SKEWFLOW_COMMIT"):
+        return named
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -57,7 +59,7 @@ def commit() -> str:
 
     head = git("rev-parse", "--short", "HEAD")
     if not head:
-        return os.environ.get("SKEWFLOW_COMMIT", "")
+        return ""
     return head + ("+" if git("status", "--porcelain", "--", *_CODE) else "")
 
 
