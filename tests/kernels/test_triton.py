@@ -176,7 +176,9 @@ def test_pairs_step_as_the_reference(d, k, options, columns, generator, device):
     Case(d, k, generator, device, columns=columns, **options).check(plan_pairs, step_pairs)
 
 
-@pytest.mark.parametrize("d, k", [(2, 1), (3, 1), (2, 63), (3, 100), (63, 63)])
+@pytest.mark.parametrize(
+    "d, k", [(2, 1), (3, 1), (2, 63), (3, 100), (63, 63), (1000, 1), (1000, 3), (3, 1000)]
+)
 def test_pairs_of_odd_shapes(d, k, generator, device):
     for columns in (False, True):
         case = Case(d, k, generator, device, columns=columns, momentum=0.9)
@@ -211,7 +213,8 @@ def test_blocks_step_as_the_reference(d, k, s, options, columns, generator, devi
 
 
 @pytest.mark.parametrize(
-    "d, k, s", [(2, 1, 2), (3, 3, 2), (100, 63, 40), (63, 63, 63), (100, 3, 33), (64, 2, 64)]
+    "d, k, s",
+    [(2, 1, 2), (3, 3, 2), (100, 63, 40), (63, 63, 63), (100, 3, 33), (64, 2, 64), (1000, 3, 63)],
 )
 def test_blocks_of_odd_shapes(d, k, s, generator, device):
     case = Case(d, k, generator, device, momentum=0.9)
