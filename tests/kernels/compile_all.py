@@ -9,7 +9,6 @@ from triton.compiler import ASTSource, compile
 from skewflow.kernels._triton import Launch, Operands
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
-from skewflow.kernels.row_moments._triton import moment_launch
 from skewflow.kernels.update import Update
 
 TYPES = {
@@ -77,8 +76,6 @@ def main() -> None:
             plan_blocks(ours, update, 20, early=1),
         ]
         launches = [launch for plan in plans for launch in plan.launches]
-        if rich:
-            launches.append(moment_launch(ours, update))
         for launch in launches:
             compile_launch(launch)
             print(launch.kernel.__name__, "columns" if columns else "rows", rich)

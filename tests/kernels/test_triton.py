@@ -26,7 +26,6 @@ from skewflow.kernels._triton import Operands  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
 from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402
-from skewflow.kernels.row_moments._triton import moment_launch  # noqa: E402
 from skewflow.kernels.row_moments.reference import row_moments  # noqa: E402
 
 SEED = 2**40 + 3
@@ -297,9 +296,10 @@ def test_moments_of_the_rows_are_the_references(d, k, dtype, columns, generator,
     update = replace(case.update, momentum=0.9, beta2=0.99, eps=1e-3)
     squares = randn(2, 2, d, generator=generator).square().to(device, dtype)
     ours, moments = squares.clone(), torch.empty_like(squares)
-    launch = moment_launch(case.operands(2, moments=moments, squares=ours), update)
-    stream = 0 if INTERPRETED else torch.cuda.current_stream().cuda_stream
-    launch({"done": 3, "momentum": 0.9, "beta2": 0.99, "eps": 1e-3}, stream)
+    case.Ms, case.update = None, update
+    turn = plan_pairs(case.operands(4, moments=moments, squares=ours, since=2), update)
+    assert turn.launches[0]._arguments["table_ptr"] is turn.launches[1]._arguments["table_ptr"]
+    turn(update, done=3)
     for v, G, new, w in zip(squares, case.Gs, ours, moments, strict=True):
         expected = row_moments(v, G, 5, update)
         assert_close("squares", v.cpu(), new.cpu(), dtype)

@@ -142,9 +142,31 @@ def test_a_bad_gradient_leaves_the_moments_alone(generator):
     [
         ({"betas": (1.0, 0.9)}, r"`betas` must lie in \[0, 1\): got 1.0 at place 0"),
         ({"betas": (0.9, -0.1)}, "got -0.1 at place 1"),
-        ({"eps": -1.0}, "`eps` must be at least 0: got -1.0"),
+        ({"eps": 0.0}, "`eps` must be above 0.*got 0.0"),
     ],
 )
 def test_options_are_checked(options, message, generator):
     with pytest.raises(ValueError, match=message):
         FlowAdam([weight((6, 6), generator)], lr=0.1, **options)
+
+
+def test_a_weight_that_joins_late_is_corrected_from_its_own_start(generator):
+    ends = []
+    for late in (0, 50):
+        p, q = weight((6, 6), torch.Generator().manual_seed(1)), weight((6, 6), generator)
+        optimizer = FlowAdam([p, q], lr=0.01, block_size="dense")
+        for _ in range(late):
+            q.grad = randn(6, 6, generator=generator)
+            optimizer.step()
+        p.grad = randn(6, 6, generator=torch.Generator().manual_seed(2))
+        optimizer.step()
+        ends.append(p.detach())
+    assert_close("first step", *ends)
+
+
+@pytest.mark.bad_input
+def test_the_state_of_flow_sgd_is_refused(generator):
+    p = weight((6, 6), generator)
+    optimizer = FlowAdam([p], lr=0.1)
+    with pytest.raises(ValueError, match="that of the same optimiser.*no `betas`"):
+        optimizer.load_state_dict(FlowSGD([p], lr=0.1).state_dict())

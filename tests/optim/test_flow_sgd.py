@@ -395,6 +395,7 @@ def test_weights_that_cannot_turn_are_refused(shape, error, message):
     [
         ({"lr": -1.0}, ValueError, "`lr` must be at least 0: got -1.0"),
         ({"momentum": -0.1}, ValueError, "`momentum` must be at least 0"),
+        ({"lr": float("inf")}, ValueError, "`lr` must be finite: got inf"),
         ({"nesterov": True}, ValueError, "`nesterov` needs a momentum"),
         ({"block_size": 1}, BlockSizeError, "at least 2, a matching: got 1"),
         ({"block_size": "big"}, BlockSizeError, '"dense" or "auto": got \'big\''),
@@ -425,3 +426,54 @@ def test_samplers_given_as_objects_are_not_shared(generator):
         set_gradient(q, generator)
         optimizer.step()
     assert check_stiefel(p.detach()) and check_stiefel(q.detach())
+
+
+def test_what_was_changed_behind_its_back_is_noticed(generator):
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    optimizer = FlowSGD([p, q], lr=0.01, momentum=0.9, block_size=2)
+    for r in (p, q):
+        set_gradient(r, generator)
+    optimizer.step()
+    p.data, q.data = p.data.float(), q.data.float()  # as model.float() does
+    for r in (p, q):
+        r.grad = None
+        r.grad = torch.randn(6, 6, generator=generator)
+    optimizer.step()
+    assert optimizer.state[p]["momentum_buffer"].dtype == torch.float32
+    assert check_stiefel(p.detach()) and check_stiefel(q.detach())
+    optimizer.param_groups[0]["params"] = [p]
+    before = q.detach().clone()
+    optimizer.step()
+    assert torch.equal(q, before)
+    optimizer.param_groups[0]["sampler"] = "round_robin"
+    optimizer.step()
+    optimizer.param_groups[0].update(sampler="h_regular", block_size=3)
+    optimizer.step()
+    assert type(optimizer.state[p]["samplers"][0]) is HRegular
+
+
+@pytest.mark.parametrize("block_size", [2, 4, "dense"])
+def test_the_momentum_moves_where_the_memory_has_no_such_view(block_size, generator):
+    p = weight((8, 4, 3, 3), generator)
+    optimizer = FlowSGD([p], lr=0.01, momentum=0.9, block_size=block_size)
+    p.data = p.data.to(memory_format=torch.channels_last)  # after the view was chosen
+    expected = torch.zeros_like(p)
+    for _ in range(3):
+        set_gradient(p, generator)
+        expected = 0.9 * expected + p.grad
+        optimizer.step()
+    assert_close("momentum", expected, optimizer.state[p]["momentum_buffer"])
+    assert check_stiefel(as_matrices(p.detach()))
+
+
+@pytest.mark.bad_input
+def test_expanded_and_reshaped_weights_are_refused(generator):
+    eye = torch.eye(4).expand(3, 4, 4)
+    with pytest.raises(ShapeError, match="memory for each of its entries"):
+        FlowSGD([nn.Parameter(eye)], lr=0.1)
+    p = weight((8, 4), generator)
+    optimizer = FlowSGD([p], lr=0.1)
+    p.data = p.data.mT.contiguous()
+    set_gradient(p, generator)
+    with pytest.raises(ShapeError, match=r"must keep its shape \(8, 4\): it is \(4, 8\)"):
+        optimizer.step()

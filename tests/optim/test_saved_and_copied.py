@@ -90,7 +90,7 @@ def test_the_state_of_another_optimiser_is_refused_and_changes_nothing(generator
     [p] = weights([(6, 4)], generator)
     optimizer = FlowSGD([p], lr=0.7, momentum=0.5)
     before = optimizer.state_dict()
-    with pytest.raises(ValueError, match="optimiser of skewflow: group 0.*no step count"):
+    with pytest.raises(ValueError, match="that of the same optimiser: group 0.*no `step`"):
         optimizer.load_state_dict(torch.optim.SGD([p], lr=0.1, momentum=0.9).state_dict())
     assert optimizer.state_dict() == before
 

@@ -35,16 +35,10 @@ def plan(operands: "Operands", update: Update, block_size: int) -> "Launches":
     if block_size == 2:
         from .rotate_pairs._triton import plan_pairs
 
-        launches = plan_pairs(operands, update)
-    else:
-        from .rotate_blocks._triton import plan_blocks
+        return plan_pairs(operands, update)
+    from .rotate_blocks._triton import plan_blocks
 
-        launches = plan_blocks(operands, update, block_size)
-    if operands.moments is not None:
-        from .row_moments._triton import moment_launch
-
-        launches.launches.insert(0, moment_launch(operands, update))
-    return launches
+    return plan_blocks(operands, update, block_size)
 
 
 def step_(

@@ -51,7 +51,7 @@ class Launch:
         self._run: Any = None
 
     def __call__(self, numbers: dict[str, Any], stream: int) -> None:
-        """Launch with the numbers of this step: `scale`, `momentum`, `done`."""
+        """Launch with the numbers of this step, those of `Launches`."""
         if self._run is None:
             self._first(numbers)
             return
@@ -129,6 +129,7 @@ class Operands:
         moments: Second moments of the rows of each matrix by which its planes are divided, on the
             device; or None.
         squares: What `row_moments` keeps to compute them, laid out alike; or None.
+        since: Steps done when the squares began.
     """
 
     Xs: Sequence[Tensor]
@@ -141,6 +142,7 @@ class Operands:
     live: Tensor | None = None
     moments: Tensor | None = None
     squares: Tensor | None = None
+    since: int = 0
 
     @property
     def num_matrices(self) -> int:
@@ -176,6 +178,7 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
         "live_ptr": operands.live,
         "moments_ptr": operands.moments,
         "squares_ptr": operands.squares,
+        "since": operands.since,
         "first_stream": operands.streams[0],
         "seed": update.seed,
         "n": n,

@@ -55,10 +55,10 @@ class Bucket:
         device = replayed.device
         self._squares = self._moments = None
         if moments:  # in one piece for the kernel, of which each state has its part
-            self._squares = torch.stack([state["exp_avg_sq"] for state in states])
+            self._squares = _in_one_piece([state["exp_avg_sq"] for state in states])
             for state, squares in zip(states, self._squares, strict=True):
                 state["exp_avg_sq"] = squares
-            self._moments = torch.empty_like(self._squares)
+            self._moments = torch.ones_like(self._squares)
         self._live = torch.ones(len(weights), dtype=torch.int32, device=device) if skip else None
         # Mapped memory: a kernel that meets a bad product writes here, and no step waits for it.
         self._flags = torch.zeros(1 + len(weights), dtype=torch.int32, pin_memory=True)
@@ -70,6 +70,8 @@ class Bucket:
         if not self._seen[0]:
             return
         names = [w.name for w, bad in zip(self.weights, self._seen[1:], strict=True) if bad]
+        if not names:  # on its way
+            return
         self._seen[:] = 0
         raise NonFiniteGradientError(
             f"the gradient of {', '.join(names)} must be finite: at an earlier step it, or its "
@@ -93,7 +95,9 @@ class Bucket:
             self._look(grads)
         key = (replays, *[grad.data_ptr() for grad in grads])  # type: ignore[union-attr]
         launches = self._places.get(key)
-        if launches is None:
+        if launches is not None:
+            self._places.move_to_end(key)
+        else:
             launches = self._plan(grads, update, replays)
             if not capturing:  # a table made in a capture is filled only by replays
                 self._places[key] = launches
@@ -139,5 +143,19 @@ class Bucket:
             self._live,
             self._moments,
             self._squares,
+            self._states[0].get("since", 0),
         )
         return plan(operands, update, self.block_size)
+
+
+def _in_one_piece(parts: Sequence[Tensor]) -> Tensor:
+    """The parts stacked: as they are, if they are all the parts of one tensor, in order.
+
+    A CUDA graph that was captured before goes on with the same memory then.
+    """
+    whole = parts[0]._base
+    if whole is None or whole.shape != (len(parts), *parts[0].shape):
+        return torch.stack(list(parts))
+    if all(part.data_ptr() == own.data_ptr() for part, own in zip(parts, whole, strict=True)):
+        return whole
+    return torch.stack(list(parts))

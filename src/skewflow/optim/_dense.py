@@ -32,8 +32,7 @@ def dense_step(
     """
     with full_precision():
         d, k = X.shape[-2:]
-        forms_omega = retraction == "cayley" or (retraction == "exp" and 2 * k >= d)
-        if moments is not None and not forms_omega:
+        if moments is not None and not forms_omega(d, k, retraction):
             D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
         if retraction == "exp" and 2 * k < d:
             R = D - X @ (D.mT @ X)
@@ -52,6 +51,11 @@ def dense_step(
         Y = gamma(-lr * omega) @ X
         polish_(Y)  # a large angle costs digits
         return Y
+
+
+def forms_omega(d: int, k: int, retraction: str) -> bool:
+    """Whether a dense step forms the (d, d) generator."""
+    return retraction == "cayley" or (retraction == "exp" and 2 * k >= d)
 
 
 def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:

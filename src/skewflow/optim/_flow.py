@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
-from ..errors import SamplingError
 from ..geometry.matrices import MatrixView
 from ..kernels._dispatch import step_
 from ..kernels.permutation.reference import make_key, scalar
@@ -18,8 +17,8 @@ from ..kernels.update import Update, direction
 from ..samplers import Sampler
 from ._dense import dense_step
 from ._guard import TOLERANCE, polish_, residuals
-from ._loading import check_loadable
-from ._options import block_size_for, check_options, make_sampler
+from ._loading import check_loadable, pack, unpack
+from ._options import check_options, make_sampler
 from ._plan import Alone, Plan, make_plan
 from ._sampled import sampled_step_
 from ._weights import Weight
@@ -69,8 +68,10 @@ class Flow(torch.optim.Optimizer, ABC):
         """Take one step; every matrix stays orthogonal.
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
-        unless it is dense or draws with a sampler on the host. Take a step before the capture, and
-        capture again after `load_state_dict`.
+        where the kernels can do it: uniform blocks of up to 64 rows of float32, pairs also of
+        float64. Take a step before the capture, and capture again after `load_state_dict`. A graph
+        holds the numbers of its capture, such as the learning rate, and replays have no drift
+        guard: take a step outside of it now and then.
 
         Args:
             closure: Recomputes the loss and the gradients, as in `torch.optim`.
@@ -88,6 +89,11 @@ class Flow(torch.optim.Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         capturing = _capturing()
+        if capturing and len(self._replayed) > 1:
+            raise RuntimeError(
+                "a CUDA graph holds the steps of one device: this optimiser has parameters on "
+                f"{', '.join(map(str, self._replayed))}. Make an optimiser for each."
+            )
         plans = [self._plan(group) for group in self.param_groups]
         for plan in plans:
             if plan.rest:
@@ -104,7 +110,7 @@ class Flow(torch.optim.Optimizer, ABC):
         """How this group is stepped; raises if a gradient cannot be used."""
         plan = self._plans.get(id(group))
         if plan is None or not plan.fits(group):
-            plan = self._plans[id(group)] = self._make_plan(group)
+            plan = self._plans[id(group)] = self._make_plan(group, plan)
         elif not plan.same_numbers(group):
             check_options(group)
             plan.renumber(group, self._update(group))
@@ -112,10 +118,28 @@ class Flow(torch.optim.Optimizer, ABC):
         return plan
 
     @torch.no_grad()
-    def _make_plan(self, group: dict[str, Any]) -> Plan:
+    def _make_plan(self, group: dict[str, Any], before: Plan | None) -> Plan:
+        if _capturing():
+            raise RuntimeError(
+                "a step that is captured in a CUDA graph must be like the one before it: other "
+                "parameters have gradients, or something has moved. Take such a step before the "
+                "capture."
+            )
         check_options(group)
+        if before is not None:
+            before.complain()
         weights = [self._weights[p] for p in group["params"] if p.grad is not None]
         for weight in weights:
+            weight.check_shape()
+            state, points = self.state[weight.p], weight.points(self.state[weight.p])
+            for key in ("momentum_buffer", "exp_avg_sq"):  # the parameter may have been moved
+                if key in state and state[key].dtype != points.dtype:
+                    state[key] = state[key].to(points)
+                elif key in state and state[key].device != points.device:
+                    state[key] = state[key].to(points.device)
+            if before is not None and before.draws_otherwise(group):
+                state.pop("samplers", None)
+                state.pop("generator", None)
             self._prepare(group, weight)
         states = [self.state[weight.p] for weight in weights]
         update = self._update(group)
@@ -147,7 +171,7 @@ class Flow(torch.optim.Optimizer, ABC):
         steps = self._time(p.device)
         w = None
         if update.beta2 is not None:
-            w = row_moments(state["exp_avg_sq"], G, steps, update)
+            w = row_moments(state["exp_avg_sq"], G, steps - state["since"], update)
         if group["sampler"] == "uniform" and isinstance(size, int):
             step_(X, G, M, steps, update, size, w)
         else:
@@ -161,11 +185,13 @@ class Flow(torch.optim.Optimizer, ABC):
             else:
                 samplers = self._samplers(group, weight, size)
                 sampled_step_(X, D, update, samplers, self._generator(weight, update.seed), w)
+        if M is not None and M.data_ptr() != state["momentum_buffer"].data_ptr():
+            state["momentum_buffer"].copy_(weight.view.restore(M))  # M was a copy
         self._store(weight, X)
 
     @torch.no_grad()
     def diagnose(self) -> list[Diagnosis]:
-        """What the next step will do to each parameter that has a gradient; changes nothing.
+        """What the next step will do to each parameter that has a usable gradient; moves nothing.
 
         Call it between `backward` and `step`. It waits for the device, and reads all of the
         generator where a sampler or a dense step does.
@@ -173,6 +199,8 @@ class Flow(torch.optim.Optimizer, ABC):
         reports = []
         for plan in [self._plan(group) for group in self.param_groups]:
             for one in plan.members():
+                if plan.skips(one.weight):
+                    continue
                 step = self._time(one.weight.p.device)
                 draws = self._peek(plan.group, one)
                 reports.append(diagnose(one, self.state[one.weight.p], step, draws))
@@ -321,7 +349,7 @@ class Flow(torch.optim.Optimizer, ABC):
             if isinstance(group["sampler"], Sampler):
                 group["sampler"] = type(group["sampler"]).__name__
         packed["state"] = {
-            index: {key: _pack(value) for key, value in state.items()}
+            index: {key: pack(value) for key, value in state.items()}
             for index, state in packed["state"].items()
         }
         return packed
@@ -329,7 +357,7 @@ class Flow(torch.optim.Optimizer, ABC):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; sampler objects stay those of this optimiser."""
         ours = [self._weights[p] for group in self.param_groups for p in group["params"]]
-        check_loadable(state_dict, ours)
+        check_loadable(state_dict, ours, self.defaults)
         samplers = [group["sampler"] for group in self.param_groups]
         super().load_state_dict(deepcopy(state_dict))
         for group, sampler in zip(self.param_groups, samplers, strict=True):
@@ -345,42 +373,7 @@ class Flow(torch.optim.Optimizer, ABC):
         for number, p in zip(numbers, params, strict=True):
             saved = state_dict["state"].get(number, {})
             group = next(g for g in self.param_groups if any(p is q for q in g["params"]))
-            self.state[p] = self._unpack(saved, group, self._weights[p])
-
-    def _unpack(
-        self, saved: dict[str, Any], group: dict[str, Any], weight: Weight
-    ) -> dict[str, Any]:
-        """The saved state of one parameter, with the dtypes it was saved with.
-
-        torch would cast every tensor to the parameter's dtype, and a float32 master to a half.
-        """
-        p, state = weight.p, dict(saved)
-        weight.written = -1
-        for key, value in saved.items():
-            if key == "generator":
-                state[key] = torch.Generator()
-                state[key].set_state(value.cpu())
-            elif key == "samplers":
-                size = block_size_for(group["block_size"], weight.d, p.device)
-                if not isinstance(size, int):
-                    raise SamplingError(
-                        f"the state holds samplers for {weight.name}, but block_size is {size!r}. "
-                        "Make the optimiser with the options it was saved with."
-                    )
-                state[key] = [make_sampler(group["sampler"], size) for _ in value]
-                for sampler, inner in zip(state[key], value, strict=True):
-                    sampler.load_state_dict(inner)
-            elif isinstance(value, Tensor):
-                state[key] = value.detach().clone().to(p.device)
-        return state
-
-
-def _pack(value: Any) -> Any:
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, list):
-        return [item.state_dict() if isinstance(item, Sampler) else item for item in value]
-    return value
+            self.state[p] = unpack(saved, group, self._weights[p])
 
 
 @_disable_dynamo  # torch.compiler.disable would import the compiler with the package

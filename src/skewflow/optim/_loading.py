@@ -3,23 +3,29 @@
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..errors import ShapeError
+from ..errors import SamplingError, ShapeError
+from ..samplers import Sampler
+from ._options import block_size_for, make_sampler
 from ._weights import Weight
 
 
-def check_loadable(state_dict: dict[str, Any], weights: Iterable[Weight]) -> None:
+def check_loadable(
+    state_dict: dict[str, Any], weights: Iterable[Weight], options: Iterable[str]
+) -> None:
     """The state was written by one of these optimisers, for weights of these shapes in this order.
 
     torch itself compares the numbers of groups and of parameters in them.
     """
     groups = state_dict["param_groups"]
     for number, group in enumerate(groups):
-        if "step" not in group:
+        missing = [key for key in ("step", *options) if key not in group]
+        if missing:
             raise ValueError(
-                f"the state must be that of an optimiser of skewflow: group {number} of the loaded "
-                "state has no step count. Nothing was changed; if another optimiser wrote it, "
+                f"the state must be that of the same optimiser: group {number} of the loaded state "
+                f"has no `{missing[0]}`. Nothing was changed; if another optimiser wrote it, "
                 "begin with a fresh state."
             )
     indices = [index for group in groups for index in group["params"]]
@@ -33,3 +39,38 @@ def check_loadable(state_dict: dict[str, Any], weights: Iterable[Weight]) -> Non
                     "Nothing was changed; give the optimiser its weights in the order of the run "
                     "that was saved."
                 )
+
+
+def pack(value: Any) -> Any:
+    """One value of a state as plain data."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, list):
+        return [item.state_dict() if isinstance(item, Sampler) else item for item in value]
+    return value
+
+
+def unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dict[str, Any]:
+    """The saved state of one parameter, with the dtypes it was saved with.
+
+    torch would cast every tensor to the parameter's dtype, and a float32 master to a half.
+    """
+    p, state = weight.p, dict(saved)
+    weight.written = -1
+    for key, value in saved.items():
+        if key == "generator":
+            state[key] = torch.Generator()
+            state[key].set_state(value.cpu())
+        elif key == "samplers":
+            size = block_size_for(group["block_size"], weight.d, p.device)
+            if not isinstance(size, int):
+                raise SamplingError(
+                    f"the state holds samplers for {weight.name}, but block_size is {size!r}. "
+                    "Make the optimiser with the options it was saved with."
+                )
+            state[key] = [make_sampler(group["sampler"], size) for _ in value]
+            for sampler, inner in zip(state[key], value, strict=True):
+                sampler.load_state_dict(inner)
+        elif isinstance(value, Tensor):
+            state[key] = value.detach().clone().to(p.device)
+    return state

@@ -38,11 +38,17 @@ def check_options(group: dict[str, Any]) -> None:
     for name in ("lr", "momentum"):
         if name in group and not group[name] >= 0:
             raise ValueError(f"`{name}` must be at least 0: got {group[name]}.")
+        if name in group and group[name] == float("inf"):
+            raise ValueError(f"`{name}` must be finite: got {group[name]}.")
+    if len(group.get("betas", (0, 0))) != 2:
+        raise ValueError(f"`betas` must be two numbers: got {group['betas']}.")
     for place, beta in enumerate(group.get("betas", ())):
         if not 0 <= beta < 1:
             raise ValueError(f"`betas` must lie in [0, 1): got {beta} at place {place}.")
-    if not group.get("eps", 0.0) >= 0:
-        raise ValueError(f"`eps` must be at least 0: got {group['eps']}.")
+    if not group.get("eps", 1.0) > 0:
+        raise ValueError(
+            f"`eps` must be above 0, as rows may have no gradient: got {group['eps']}."
+        )
     if group.get("nesterov") and not group["momentum"] > 0:
         raise ValueError(f"`nesterov` needs a momentum above 0: got {group['momentum']}.")
     size, sampler, retraction = group["block_size"], group["sampler"], group["retraction"]

@@ -39,30 +39,31 @@ class Plan:
     Args:
         group: The group's options when it was made.
         update: Switches and numbers of a step with these options.
+        owner: The group itself.
         params: All parameters of the group.
         places: What it takes for granted about each of them.
         buckets: Weights that CUDA kernels step together.
         rest: The others.
         checked: Those of the rest whose gradients are looked at before the step.
         skip: Leave out weights whose gradient is not finite.
+        held: Tensors of the states that the launches know by address.
     """
 
     group: dict[str, Any]
     update: Update
+    owner: dict[str, Any]
     params: list[Tensor]
     places: list[tuple[Any, ...] | None]
     buckets: list[Bucket]
     rest: list[Alone]
     checked: list[Weight]
     skip: bool
+    held: list[tuple[dict[str, Any], str, Tensor]]
 
     def __post_init__(self) -> None:
         self._bad: set[Weight] = set()
         self._reports: dict[Weight, tuple[Tensor, Tensor]] = {}
-        weights = [w for bucket in self.buckets for w in bucket.weights] + [
-            one.weight for one in self.rest
-        ]
-        self.half = [weight for weight in weights if weight.is_half]
+        self.half = [one.weight for one in self.members() if one.weight.is_half]
 
     def same_numbers(self, group: dict[str, Any]) -> bool:
         """Whether `update` still says what the options say."""
@@ -76,14 +77,25 @@ class Plan:
 
     def fits(self, group: dict[str, Any]) -> bool:
         """Whether nothing has changed but numbers and the addresses of gradients."""
+        params = group["params"]
+        if self.owner is not group or len(params) != len(self.params):
+            return False
+        if any(p is not q for p, q in zip(params, self.params, strict=True)):
+            return False
         if self.group != group and _switches(self.group) != _switches(group):
             return False
-        if [place(p) for p in self.params] != self.places:
+        if [place(p) for p in params] != self.places:
+            return False
+        if any(state.get(key) is not tensor for state, key, tensor in self.held):
             return False
         return not any(weight.stale for weight in self.half)
 
-    def check(self) -> None:
-        """Raise for gradients that cannot be used, or note them to be skipped."""
+    def draws_otherwise(self, group: dict[str, Any]) -> bool:
+        """Whether samplers and generators made for this plan do not serve the group any more."""
+        return any(self.group[key] != group[key] for key in ("sampler", "block_size", "seed"))
+
+    def complain(self) -> None:
+        """Raise if a gradient of an earlier step, on CUDA, was not finite."""
         for bucket in self.buckets:
             bucket.complain()
         for weight, (bad, seen) in self._reports.items():
@@ -95,6 +107,10 @@ class Plan:
                     "not, and the step was not taken. Lower the learning rate, clip, or look for "
                     "the overflow in the model."
                 )
+
+    def check(self) -> None:
+        """Raise for gradients that cannot be used, or note them to be skipped."""
+        self.complain()
         self._bad.clear()
         for weight in self.checked:
             self._check(weight)
@@ -201,7 +217,14 @@ def make_plan(
     on_device = [one for one in rest if one.weight.p.device.type == "cuda" and one.size == "dense"]
     checked = [one.weight for one in rest if one not in on_device]
     params = list(group["params"])
-    return Plan(dict(group), update, params, [place(p) for p in params], made, rest, checked, skip)
+    held: list[tuple[dict[str, Any], str, Tensor]] = [
+        (state, key, state[key])
+        for state in states
+        for key in ("momentum_buffer", "master", "exp_avg_sq")
+        if key in state
+    ]
+    places = [place(p) for p in params]
+    return Plan(dict(group), update, group, params, places, made, rest, checked, skip, held)
 
 
 def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple[Any, ...] | None:
@@ -219,7 +242,7 @@ def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple
     if not has_kernel(views[0], size):
         return None
     layouts = tuple((view.stride(), view.dtype) for view in views)
-    return (weight.p.device, size, views[0].shape, layouts)
+    return (weight.p.device, size, views[0].shape, layouts, state.get("since"))
 
 
 def place(p: Tensor) -> tuple[Any, ...] | None:
@@ -228,7 +251,7 @@ def place(p: Tensor) -> tuple[Any, ...] | None:
     if grad is None:
         return None
     strides = None if grad.is_sparse else grad.stride()
-    return (p.data_ptr(), strides, grad.dtype)
+    return (p.data_ptr(), p.stride(), strides, grad.dtype)
 
 
 def _switches(group: dict[str, Any]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import _validate
-from ..errors import BlockSizeError, NotOnManifoldError
+from ..errors import BlockSizeError, NotOnManifoldError, ShapeError
 from ..geometry.checks import check_stiefel
 from ..geometry.matrices import MatrixView
 from ..geometry.project import project
@@ -66,6 +66,14 @@ class Weight:
         master: Tensor = state["master"]
         return master
 
+    def check_shape(self) -> None:
+        """The parameter still has the shape it was admitted with."""
+        if tuple(self.p.shape) != self.view.shape:
+            raise ShapeError(
+                f"{self.name} must keep its shape {self.view.shape}: it is {tuple(self.p.shape)} "
+                "now. Make a new optimiser for it."
+            )
+
     def check(self) -> None:
         """The parameter is whole, real, floating, finite, large enough, and on the manifold."""
         if _is_sharded(self.p):
@@ -75,6 +83,13 @@ class Weight:
                 "takes `ignored_params`), or use DistributedDataParallel."
             )
         _validate.floating(self.p, self.name)
+        if any(
+            n > 1 and stride == 0 for n, stride in zip(self.p.shape, self.p.stride(), strict=True)
+        ):
+            raise ShapeError(
+                f"{self.name} must have memory for each of its entries: it is expanded. Call "
+                "`.clone()` or `.contiguous()` on it first."
+            )
         if self.d < 2:
             raise BlockSizeError(
                 f"{self.name} of shape {tuple(self.p.shape)} has matrices of d={self.d} row: there "

@@ -1,5 +1,6 @@
 """What the next step will do to a weight, for those who ask (not in the paper as such)."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,12 @@ from ..geometry.checks import orthogonality_error
 from ..kernels.permutation.reference import matching_at, order_at
 from ..kernels.rotate_blocks.reference import divide_blocks
 from ..kernels.row_moments.reference import row_moments
-from ..kernels.update import direction
+from ..kernels.update import Update, direction
 from ..tournaments.counting import edge_probability
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import Partition, block_sizes
 from ..tournaments.tournament import Tournament
+from ._dense import forms_omega
 from ._plan import Alone
 
 Draws = Callable[[int, EdgeWeights], Tournament]
@@ -32,7 +34,8 @@ class Diagnosis:
         block_size: s, or "dense".
         variance_ratio: $E\|\hat\Omega\|_F^2 / \|\Omega\|_F^2$ of the estimate (Sec. 5): 1 is exact,
             1/P(e) uniform. Exact for the uniform law, a mean of 16 draws for other samplers.
-        acceptance_rate: Partitions kept over partitions drawn; 1 where nothing is rejected.
+        acceptance_rate: Partitions kept over partitions drawn; 1 where nothing is rejected. Of
+            several matrices it is that of the worst, and so is the variance ratio.
         largest_angle: The largest angle, in radians, by which the next step turns a plane.
         orthogonality_error: The largest $\|X^\top X - I\|_F / \sqrt k$ of its matrices.
         polishes: How often the drift guard had to correct it.
@@ -76,7 +79,7 @@ def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) 
         w_b = None if w is None else w[b].cpu()
         X_b, D_b = X[b].cpu(), D[b].cpu()
         if not isinstance(one.size, int):
-            angle = max(angle, _dense_angle(X_b, D_b, w_b))
+            angle = max(angle, _dense_angle(X_b, D_b, w_b, update))
             continue
         W = EdgeWeights(X_b, D_b)
         if draws is None:
@@ -84,7 +87,8 @@ def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) 
             ratio = float(1 / edge_probability(weight.d, one.size))
         else:
             drawn = [draws(b, W) for _ in range(NUM_DRAWS)]
-            t, (ratio, rate) = drawn[0], _statistics(drawn, W)
+            t, found = drawn[0], _statistics(drawn, W)
+            ratio, rate = max(ratio, found[0]), min(rate, found[1])
         angle = max(angle, _block_angle(t, W, w_b))
     error = float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
     return Diagnosis(
@@ -92,7 +96,7 @@ def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) 
         block_size=one.size,
         variance_ratio=ratio,
         acceptance_rate=rate,
-        largest_angle=update.lr * angle,
+        largest_angle=_turned(update.lr * angle, update.retraction),
         orthogonality_error=error,
         polishes=state.get("polishes", 0),
         skipped=int(state.get("skipped", 0)),
@@ -111,12 +115,22 @@ def _uniform_draw(d: int, block_size: int, seed: int, stream: int, step: int) ->
     return Tournament(partition, float(1 / edge_probability(d, block_size)))
 
 
+def _turned(angle: float, retraction: str) -> float:
+    """By how much a retraction turns where the exponential turns by `angle`."""
+    if retraction == "cayley":
+        return 2 * math.atan(angle / 2)
+    return math.atan(angle) if retraction == "polar" else angle
+
+
 def _dense_angle(
-    X: Float[Tensor, "d k"], D: Float[Tensor, "d k"], moments: Float[Tensor, "d"] | None
+    X: Float[Tensor, "d k"],
+    D: Float[Tensor, "d k"],
+    moments: Float[Tensor, "d"] | None,
+    update: Update,
 ) -> float:
     """The largest angle of a dense step with lr = 1: the spectral norm of its generator."""
     omega = D @ X.mT - X @ D.mT
-    if moments is not None and 2 * X.shape[1] < X.shape[0]:
+    if moments is not None and not forms_omega(X.shape[0], X.shape[1], update.retraction):
         omega = omega / moments.mean().sqrt()
     elif moments is not None:
         omega = omega / ((moments[:, None] + moments) / 2).sqrt()

@@ -104,3 +104,4 @@ class FlowAdam(Flow):
             state["momentum_buffer"] = torch.zeros_like(points)
             shape = weight.num_matrices, weight.d
             state["exp_avg_sq"] = torch.zeros(shape, dtype=points.dtype, device=points.device)
+            state["since"] = self._time(points.device)  # the moments are corrected from here

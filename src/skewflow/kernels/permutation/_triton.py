@@ -110,8 +110,8 @@ def is_live(live_ptr, param):
 @triton.jit
 def raise_flag(flags_ptr, param, bad):
     """Tell the host, in its own memory, that a product of this parameter was not finite."""
-    tl.store(flags_ptr, 1, mask=bad)
     tl.store(flags_ptr + 1 + param, 1, mask=bad)
+    tl.store(flags_ptr, 1, mask=bad)
 
 
 @triton.jit

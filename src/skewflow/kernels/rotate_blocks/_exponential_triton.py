@@ -19,7 +19,7 @@ def product(A, B):
 
 @triton.jit
 def exponential(A, norm):
-    r"""$\exp(A) - I$, orthogonal to rounding: six terms for a small A, else `_far`."""
+    r"""$\exp(A) - I$, orthogonal to rounding: six terms for a small A, else `far`."""
     if norm < SMALL_NORM:
         A2 = product(A, A)
         A3 = product(A2, A)

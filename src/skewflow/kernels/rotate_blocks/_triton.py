@@ -37,6 +37,7 @@ from ..permutation._triton import (
     permute,
     raise_flag,
 )
+from ..row_moments._triton import moment_launches
 from ..update import Update
 from ._exponential_triton import cayley, exponential, polish
 
@@ -322,6 +323,7 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
     block_k = {"BLOCK_K": tuning.get("block_k", 64)}
     apply_block_k = {"BLOCK_K": tuning.get("apply_block_k", 64 if S <= 32 else 32)}
     launches = [
+        *moment_launches(operands, arguments),
         Launch(
             _gram,
             programs * gram["splits"],

@@ -32,6 +32,7 @@ from ..permutation._triton import (
     load_key,
     load_scale,
 )
+from ..row_moments._triton import moment_launches
 from ..update import Update
 from ._columns_triton import column_launches
 from ._turn_triton import turn
@@ -167,7 +168,8 @@ def plan_pairs(operands: Operands, update: Update, **tuning: int) -> Launches:
     Args:
         operands: The tensors; the points are float32 or float64.
         update: Switches and seed of the step; its numbers are given at each launch.
-        **tuning: Overrides of the launch: `pairs`, `block_k`, `num_warps`; `rows`, `chunks`.
+        **tuning: Overrides of the launch: `pairs`, `block_k`, `num_warps`; `rows`,
+            `chunks`; `early`.
     """
     X = operands.Xs[0]
     arguments = common_arguments(operands, update)
@@ -175,6 +177,7 @@ def plan_pairs(operands: Operands, update: Update, **tuning: int) -> Launches:
         launches, scratch = column_launches(X, operands.num_matrices, arguments, tuning)
     else:
         launches, scratch = [_row_launch(X, operands.num_matrices, arguments, tuning)], []
+    launches = [*moment_launches(operands, arguments), *launches]
     kept = [*scratch, arguments["table_ptr"], *operands.kept]
     return Launches(X.device, scale_of(X.shape[-2], 2), launches, kept)
 

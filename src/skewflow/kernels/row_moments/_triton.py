@@ -2,15 +2,16 @@
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
-from .._triton import Launch, Operands, common_arguments
+from .._triton import Launch, Operands
 from ..permutation._triton import choose, is_live, load_step
-from ..update import Update
 
 
-@triton.jit(do_not_specialize=["done"])
+@triton.jit(do_not_specialize=["done", "since"])
 def _row_moments(
     G_ptr,
     table_ptr,
@@ -19,6 +20,7 @@ def _row_moments(
     squares_ptr,
     moments_ptr,
     done: tl.int64,
+    since: tl.int64,
     momentum: tl.float64,
     beta2: tl.float64,
     eps: tl.float64,
@@ -48,7 +50,7 @@ def _row_moments(
     now = tl.sum(total, axis=1) / k
     place = matrix.to(tl.int64) * d + rows
     v = tl.load(squares_ptr + place, mask=present, other=0.0)
-    t = (load_step(done, replayed_ptr) + 1).to(tl.float64)
+    t = (load_step(done, replayed_ptr) - since + 1).to(tl.float64)
     beta1_t = tl.exp(t * tl.log(tl.full((), momentum, tl.float64)))
     beta2_t = tl.exp(t * tl.log(tl.full((), beta2, tl.float64)))
     moved = tl.full((), beta2, X_TYPE) * v + tl.full((), 1 - beta2, X_TYPE) * now
@@ -59,13 +61,14 @@ def _row_moments(
     tl.store(moments_ptr + place, root * root, mask=present)
 
 
-def moment_launch(operands: Operands, update: Update) -> Launch:
-    """The launch that moves `operands.squares` on and fills `operands.moments`."""
+def moment_launches(operands: Operands, arguments: dict[str, Any]) -> list[Launch]:
+    """The launch, if any, that moves `operands.squares` on and fills `operands.moments`."""
+    if operands.squares is None:
+        return []
     _, d, k = operands.Xs[0].shape
     by_rows = operands.Gs[0].stride(-1) == 1
     block_k = min(triton.next_power_of_2(k), 512 if by_rows else 16)
     rows = max(1, min(2048 // block_k, triton.next_power_of_2(d)))
     num_tiles = triton.cdiv(d, rows)
-    arguments = common_arguments(operands, update)
     tiles = {"num_tiles": num_tiles, "ROWS": rows, "BLOCK_K": block_k}
-    return Launch(_row_moments, operands.num_matrices * num_tiles, {**arguments, **tiles})
+    return [Launch(_row_moments, operands.num_matrices * num_tiles, {**arguments, **tiles})]
