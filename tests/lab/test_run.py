@@ -192,7 +192,7 @@ def test_nan_is_refused_in_json(tmp_path):
 def test_cells_need_names_that_are_files(tmp_path):
     with pytest.raises(ValueError, match="becomes a file's name: got 'a/b'"):
         Run(tmp_path, ["a/b"])
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(RunError, match="different names: got 'a' twice. Give each value"):
         Run(tmp_path, ["a", "a"])
     with pytest.raises(ValueError, match="'c' is no cell"):
         Run(tmp_path, ["a", "b"]).load("c")

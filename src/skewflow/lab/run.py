@@ -37,7 +37,11 @@ class Run:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.,_-]*", cell):
                 raise ValueError(f"a cell's name becomes a file's name: got {cell!r}.")
         if len(set(cells)) != len(cells):
-            raise ValueError("cells must have different names: got one twice.")
+            twice = next(cell for cell in cells if cells.count(cell) > 1)
+            raise RunError(
+                f"cells must have different names: got {twice!r} twice. Give each value of an "
+                "option once."
+            )
         self.folder = folder
         self.cells = tuple(cells)
         self.changed: list[str] = []
