@@ -68,6 +68,21 @@ def test_a_page_that_cannot_be_written_is_an_error_without_resume(runs, tmp_path
     assert (tmp_path / "file").read_text() == "old"
 
 
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{}", "'experiment' is a str: got None"),
+        ("[]", r"a JSON object: got \[\]"),
+        ('{"experiment": "haar"}', "'preset' is a str: got None"),
+        ('{"experiment": []}', r"'experiment' is a str: got \[\]"),
+    ],
+)
+def test_a_summary_that_no_run_wrote_is_an_error(tmp_path, text, message):
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(RunError, match=f"summary.json must be .*{message}. Restore it, or remove"):
+        build(tmp_path)
+
+
 def test_a_run_of_an_unknown_experiment_is_an_error(runs, monkeypatch):
     monkeypatch.delitem(EXPERIMENTS, "walk")
     with pytest.raises(RunError, match="'walk', which this version does not know"):

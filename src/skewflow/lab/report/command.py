@@ -6,10 +6,19 @@ from typing import Annotated, Any
 import tyro
 
 from ..experiments import EXPERIMENTS
-from ..files import RunError, read_json, write_atomically
+from ..files import RunError, read_json, read_object, write_atomically
 from .assets import to_svg, to_text
 
 HERE = Path(__file__).parent
+SUMMARY = {
+    "experiment": str,
+    "preset": str,
+    "command": str,
+    "verdict": str,
+    "config": dict,
+    "results": dict,
+}
+"""What every summary.json holds."""
 
 
 def report(
@@ -59,7 +68,7 @@ def build(runs: Path) -> str:
 
 def _section(folder: Path) -> dict[str, Any]:
     """What the page shows of one run."""
-    summary = read_json(folder / "summary.json")
+    summary = read_object(folder / "summary.json", **SUMMARY)
     name = summary["experiment"]
     if name not in EXPERIMENTS:
         raise RunError(
