@@ -14,6 +14,7 @@ from skewflow.lab.bench import step, step_report
 from skewflow.lab.bench.baselines import Method
 from skewflow.lab.bench.step import StepBench
 from skewflow.lab.bench.weights import haar_weights, plainnet110
+from skewflow.lab.files import RunError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 
@@ -95,7 +96,7 @@ def test_save_appends_one_row_for_each_measurement(bench, checkout):
 
 def test_save_outside_of_a_checkout_is_refused_before_the_run(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "ROOT", tmp_path / "site-packages")
-    with pytest.raises(SystemExit, match="in no checkout.*pip install -e"):
+    with pytest.raises(RunError, match="in no checkout.*pip install -e"):
         bench(save=True)
     assert not (tmp_path / "step.json").exists()
 
@@ -228,14 +229,24 @@ def test_weights_are_orthogonal_and_the_same_at_every_draw():
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(bench, tmp_path, options, message):
-    with pytest.raises(SystemExit, match=message):
+    with pytest.raises(RunError, match=message):
         bench(**options)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("below", ["", "new/folder"])
+def test_a_file_in_the_folders_place_is_refused_before_the_run(tmp_path, monkeypatch, below):
+    monkeypatch.setattr(step, "run", lambda *_: pytest.fail("it was measured"))
+    file = tmp_path / "file"
+    file.write_text("old")
+    with pytest.raises(RunError, match=r"--out must be a folder: got .*file is a file\. Name"):
+        step.main(StepBench(out=file / below, d=(8,), device="cpu"))
+    assert file.read_text() == "old"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_a_device_that_is_not_there_is_refused(bench):
-    with pytest.raises(SystemExit, match="--device cuda needs a CUDA device"):
+    with pytest.raises(RunError, match="--device cuda needs a CUDA device"):
         bench(device="cuda")
 
 

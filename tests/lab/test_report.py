@@ -52,13 +52,35 @@ def test_two_figures_on_a_page_share_no_names():
     assert names[0] and not names[0] & names[1]
 
 
-def test_a_folder_without_runs_is_an_error(tmp_path, capsys):
-    with pytest.raises(RunError, match="must hold a finished run"):
-        build(tmp_path)
-    with pytest.raises(SystemExit):
+def test_a_folder_without_runs_is_an_error(tmp_path):
+    with pytest.raises(RunError, match="must hold a finished run.*skewflow reproduce NAME"):
         report(tmp_path, tmp_path / "report.html")
-    assert "skewflow reproduce NAME" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("name, text", [("folder", "Is a directory"), ("file/page.html", "")])
+def test_a_page_that_cannot_be_written_is_an_error_without_resume(runs, tmp_path, name, text):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(RunError, match=f"cannot write .*{name}: {text}.*name a file") as error:
+        report(runs, tmp_path / name)
+    assert "--resume" not in str(error.value)
+    assert (tmp_path / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{}", "'experiment' is a str: got None"),
+        ("[]", r"a JSON object: got \[\]"),
+        ('{"experiment": "haar"}', "'preset' is a str: got None"),
+        ('{"experiment": []}', r"'experiment' is a str: got \[\]"),
+    ],
+)
+def test_a_summary_that_no_run_wrote_is_an_error(tmp_path, text, message):
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(RunError, match=f"summary.json must be .*{message}. Restore it, or remove"):
+        build(tmp_path)
 
 
 def test_a_run_of_an_unknown_experiment_is_an_error(runs, monkeypatch):

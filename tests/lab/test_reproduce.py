@@ -66,6 +66,30 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path, wal
     assert status == 0
 
 
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (("--num-samples", 0), "sizes >= 1: got (0,)"),
+        (("--d", 1), "sum to d=1"),
+        (("--block-sizes", 2, 2), "got 's=2' twice"),
+    ],
+)
+def test_settings_that_the_library_refuses_are_errors(monkeypatch, capsys, tmp_path, words, text):
+    status, out, err = call(monkeypatch, capsys, "reproduce", "haar", "--out", tmp_path, *words)
+    assert status == 1 and not out
+    *_, message = err.partition("error: ")
+    assert text in " ".join(message.split())
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch, capsys, tmp_path, walk):
+    def fail(*_):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Walk, "run_cell", fail)
+    with pytest.raises(ValueError, match="a bug"):
+        call(monkeypatch, capsys, "reproduce", "walk", "--out", tmp_path)
+
+
 def test_a_preset_sets_every_default():
     assert reproduce._preset(["reproduce", "x", "--preset", "paper"]) == "paper"
     assert reproduce._preset(["reproduce", "x", "--preset=paper"]) == "paper"
@@ -83,5 +107,5 @@ def test_the_demo_prints_every_verdict_and_writes_the_page(monkeypatch, capsys, 
     assert f"written: {tmp_path / 'page.html'}" in out
     assert "6 walks ended." in (tmp_path / "page.html").read_text()
     (tmp_path / "runs" / "walk" / "config.json").write_text("{")
-    status, out, _ = call(monkeypatch, capsys, *words)
-    assert status == 1 and "must be a readable JSON file" in out
+    status, _, err = call(monkeypatch, capsys, *words)
+    assert status == 1 and "must be a readable JSON file" in err

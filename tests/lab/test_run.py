@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -118,6 +119,48 @@ def test_a_metric_line_that_was_cut_short_is_measured_again(tmp_path):
     assert results(walk(tmp_path / "cut", resume=True)) == unbroken
 
 
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("config.json", b"[]", r"must be a JSON object: got \[\]. Restore it"),
+        ("config.json", b"{}", "'experiment' is a str: got None. Restore it"),
+        ("environment.json", b'{"torch": 1}', "must be a list of JSON objects"),
+        ("timing.json", b"[]", "must be a JSON object"),
+        ("metrics.jsonl", b'{"cell": "a"}\ngarbage\n', r"line 2 is none\): got b'garbage"),
+        ("metrics.jsonl", b"\xff\n", "line 1 is none"),
+        ("metrics.jsonl", b"a\rb\n", "line 1 is none"),
+        ("metrics.jsonl", b"[]\n", "line 1 is none"),
+        ("metrics.jsonl", b'{"cell": []}\n', "line 1 is none"),
+        ("cells/cell-1,seed-0.json", b"[]", r"must be a JSON object: got \[\]. Restore it"),
+        ("cells/cell-2,seed-1.state", b"\x93\x1f\x00junk", "remove that file: its cell then"),
+        ("cells/cell-2,seed-1.state", b"", "remove that file: its cell then"),
+        ("cells/cell-2,seed-1.state", pickle.dumps(Path("x")), "remove that file: its cell then"),
+        ("cells/cell-2,seed-1.state", pickle.dumps({"lines": 1}, 2), "remove that file: its cell"),
+    ],
+)
+def test_a_damaged_file_is_an_error_that_changes_nothing(tmp_path, name, content, message):
+    folder = walk(tmp_path)
+    (folder / "cells" / "cell-2,seed-1.json").unlink()
+    (folder / name).write_bytes(content)
+    before = results(folder)
+    with pytest.raises(RunError, match=message) as error:
+        walk(tmp_path, resume=True)
+    assert str(folder / name) in str(error.value)
+    assert results(folder) == before
+
+
+def test_without_its_damaged_state_a_cell_starts_again(tmp_path):
+    unbroken = results(walk(tmp_path / "unbroken"))
+    folder = walk(tmp_path / "damaged")
+    (folder / "cells" / "cell-2,seed-1.json").unlink()
+    state = folder / "cells" / "cell-2,seed-1.state"
+    state.write_bytes(b"junk")
+    with pytest.raises(RunError, match="remove that file"):
+        walk(tmp_path / "damaged", resume=True)
+    state.unlink()
+    assert results(walk(tmp_path / "damaged", resume=True)) == unbroken
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
     walk(tmp_path)
     with pytest.raises(RunError, match="already holds a finished run. Go on with --resume"):
@@ -192,7 +235,7 @@ def test_nan_is_refused_in_json(tmp_path):
 def test_cells_need_names_that_are_files(tmp_path):
     with pytest.raises(ValueError, match="becomes a file's name: got 'a/b'"):
         Run(tmp_path, ["a/b"])
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(RunError, match="different names: got 'a' twice. Give each value"):
         Run(tmp_path, ["a", "a"])
     with pytest.raises(ValueError, match="'c' is no cell"):
         Run(tmp_path, ["a", "b"]).load("c")

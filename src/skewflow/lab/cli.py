@@ -15,7 +15,9 @@ def main() -> None:
             "pip install 'skewflow[lab]'"
         )
     import tyro
+    from rich.console import Console
 
+    from ..errors import SkewflowError
     from . import reproduce
     from .bench import step
     from .demo import demo
@@ -29,11 +31,15 @@ def main() -> None:
     app.command(reproduce.app(sys.argv[1:]), name="reproduce", help="Run an experiment by name.")
     app.command(name="report")(report)
     app.command(name="demo")(demo)
-    app.cli(
-        prog="skewflow",
-        description="Optimisation on orthogonal matrices: benchmarks and experiments.",
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
+    try:
+        app.cli(
+            prog="skewflow",
+            description="Optimisation on orthogonal matrices: benchmarks and experiments.",
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+        )
+    except SkewflowError as error:  # its text is written for the user; any other one is a bug
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .experiments import EXPERIMENTS
-from .files import RunError, read_json
+from .files import read_json
 from .report.command import report
 from .reproduce import execute
 
@@ -28,9 +28,6 @@ def demo(out: Path = Path("runs/demo"), page: Path = Path("report.html")) -> Non
             folder = execute(
                 experiment, experiment.presets["quick"], out=out, resume=True, console=console
             )
-        except RunError as error:
-            console.print(f"error: {error}", style="red", markup=False, highlight=False)
-            sys.exit(1)
         except KeyboardInterrupt:
             console.print("stopped; the same command goes on", style="red")
             sys.exit(130)

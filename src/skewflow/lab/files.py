@@ -61,6 +61,26 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
+def read_object(path: Path, **entries: type) -> dict[str, Any]:
+    """The object in a JSON file, which must have these entries of these types."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise damaged(path, "a JSON object", value)
+    for name, kind in entries.items():
+        if not isinstance(value.get(name), kind):
+            what = f"a JSON object whose {name!r} is a {kind.__name__}"
+            raise damaged(path, what, value.get(name))
+    return value
+
+
+def damaged(path: Path, rule: str, value: object) -> RunError:
+    """The error for a file of a run that is not what a run writes."""
+    return RunError(
+        f"{path} must be {rule}: got {value!r:.60}. "
+        "Restore it, or remove the folder and start the run anew."
+    )
+
+
 def cannot_write(path: Path, error: OSError) -> RunError:
     """The error for a path that cannot be written, with the way out."""
     return RunError(
@@ -73,7 +93,7 @@ def repository_table(name: str) -> Path:
     """The path of benchmarks/data/<name>.csv, in the checkout that this package runs from."""
     folder = ROOT / "benchmarks" / "data"
     if not folder.is_dir():
-        raise FileNotFoundError(
+        raise RunError(
             f"numbers are kept in benchmarks/data/{name}.csv of the repository, and skewflow runs "
             f"from {Path(__file__).parents[1]}, which is in no checkout. Install one with "
             "`pip install -e .`, or run without saving."

@@ -22,7 +22,7 @@ from rich.progress import (
 from ..kernels.permutation.cpu import start_threads
 from .experiment import Experiment
 from .experiments import EXPERIMENTS
-from .files import RunError, read_json, write_json
+from .files import read_json, write_json
 from .report.assets import write_assets
 from .run import Run
 
@@ -130,9 +130,6 @@ def _command(experiment: Experiment[Any], preset: str) -> Callable[..., None]:
             folder = execute(
                 experiment, config, preset=preset, out=out, resume=resume, console=console
             )
-        except RunError as error:
-            console.print(f"error: {error}", style="red", markup=False, highlight=False)
-            sys.exit(1)
         except KeyboardInterrupt:
             console.print("stopped; go on with --resume", style="red")
             sys.exit(130)

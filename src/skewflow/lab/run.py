@@ -21,7 +21,15 @@ from typing import Any
 import torch
 
 from .environment import environment
-from .files import RunError, cannot_write, read_json, write_bytes, write_json
+from .files import (
+    RunError,
+    cannot_write,
+    damaged,
+    read_json,
+    read_object,
+    write_bytes,
+    write_json,
+)
 
 
 class Run:
@@ -37,7 +45,11 @@ class Run:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.,_-]*", cell):
                 raise ValueError(f"a cell's name becomes a file's name: got {cell!r}.")
         if len(set(cells)) != len(cells):
-            raise ValueError("cells must have different names: got one twice.")
+            twice = next(cell for cell in cells if cells.count(cell) > 1)
+            raise RunError(
+                f"cells must have different names: got {twice!r} twice. Give each value of an "
+                "option once."
+            )
         self.folder = folder
         self.cells = tuple(cells)
         self.changed: list[str] = []
@@ -70,8 +82,9 @@ class Run:
                     f"{folder} already holds {state} run. Go on with --resume, write elsewhere "
                     "with --out, or remove that folder."
                 )
-            _same_config(read_json(path), wanted, folder)
-            starts = read_json(folder / "environment.json")
+            found = read_object(path, experiment=str, config=dict, command=str)
+            _same_config(found, wanted, folder)
+            starts = _read_starts(folder / "environment.json")
             run._recover()
         now = environment("cpu")
         if starts:
@@ -84,7 +97,7 @@ class Run:
     def result(self, cell: str) -> dict[str, Any] | None:
         """What a finished cell gave, or None."""
         path = self._path(cell, "json")
-        return read_json(path) if path.exists() else None
+        return read_object(path) if path.exists() else None
 
     def finish(self, cell: str, result: dict[str, Any]) -> None:
         """Record a cell's result; its inner state is not needed any more."""
@@ -112,9 +125,10 @@ class Run:
         if not path.exists():
             self._restart_clock(0.0)
             return None
-        whole = torch.load(path, weights_only=True)
+        whole = _read_state(path)
         self._restart_clock(whole["seconds"])
-        return whole["state"]
+        state: dict[str, Any] = whole["state"]
+        return state
 
     def metric(self, cell: str, **values: float | int | str | None) -> None:
         """Append a line to `metrics.jsonl`."""
@@ -144,19 +158,17 @@ class Run:
         """Drop the metrics that a stopped cell will measure again, and a line cut short."""
         timing, metrics = self.folder / "timing.json", self.folder / "metrics.jsonl"
         if timing.exists():
-            self._timing = read_json(timing)
+            self._timing = read_object(timing)
         most: dict[str, float] = {}
         for cell in self.cells:
             state = self._path(cell, "state")
-            if self._path(cell, "json").exists():
+            if self.result(cell) is not None:
                 most[cell] = float("inf")
                 state.unlink(missing_ok=True)
             elif state.exists():
-                most[cell] = torch.load(state, weights_only=True)["lines"]
+                most[cell] = _read_state(state)["lines"]
         kept = []
-        lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
-        for line in lines:
-            cell = json.loads(line)["cell"] if line.endswith("\n") else ""
+        for cell, line in _read_metrics(metrics) if metrics.exists() else ():
             if self._lines.get(cell, 0) < most.get(cell, 0):
                 self._lines[cell] += 1
                 kept.append(line)
@@ -183,6 +195,50 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def _read_starts(path: Path) -> list[dict[str, str]]:
+    """The entries of `environment.json`."""
+    starts = read_json(path)
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        raise damaged(path, "a list of JSON objects", starts)
+    return starts
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """What `Run.save` wrote."""
+    try:
+        whole = torch.load(path, weights_only=True)
+        good = all(isinstance(whole[name], kind) for name, kind in _STATE.items())
+        problem = "its entries are others"
+    except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
+        good, problem = False, type(error).__name__
+    if not good:
+        raise RunError(
+            f"{path} must be a state that a run saved: it cannot be read ({problem}). Restore it, "
+            "or remove that file: its cell then starts at its beginning."
+        )
+    return whole
+
+
+_STATE = {"state": dict, "lines": int, "seconds": float}
+
+
+def _read_metrics(path: Path) -> list[tuple[str, str]]:
+    """The whole lines of `metrics.jsonl`, each behind the name of its cell."""
+    found = []
+    *whole, _ = path.read_bytes().split(b"\n")  # behind the last end of a line: one cut short
+    for number, raw in enumerate(whole, 1):
+        try:
+            line = raw.decode() + "\n"
+            cell = json.loads(line)["cell"]
+        except (ValueError, TypeError, KeyError):
+            cell = None
+        if not isinstance(cell, str):
+            rule = f"lines of JSON objects, each with its cell (line {number} is none)"
+            raise damaged(path, rule, raw)
+        found.append((cell, line))
+    return found
 
 
 def _same_config(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...optim import FlowSGD
 from ..environment import environment
-from ..files import append_rows, repository_table, write_atomically
+from ..files import RunError, append_rows, repository_table, write_atomically
 from .baselines import BASELINES, Make, Step, optimizer
 from .step_report import Row, draw, heading, notes, saved_rows, table
 from .timing import interleaved, ratio, reason
@@ -175,10 +175,7 @@ def run(config: StepBench, progress: Progress) -> dict[str, Any]:
 
 def main(config: StepBench) -> None:
     """Time one step of FlowSGD and of everything that could be taken instead."""
-    try:
-        check(config)
-    except (ValueError, FileNotFoundError) as error:
-        raise SystemExit(f"skewflow bench step: {error}") from None
+    check(config)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress:
         result = run(config, progress)
@@ -205,20 +202,25 @@ def main(config: StepBench) -> None:
 def check(config: StepBench) -> None:
     """Refuse what cannot run, before the first minute is spent."""
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda needs a CUDA device and torch sees none: use cpu.")
+        raise RunError("--device cuda needs a CUDA device and torch sees none: use cpu.")
     if config.rounds < 1:
-        raise ValueError(f"--rounds must be at least 1: got {config.rounds}.")
+        raise RunError(f"--rounds must be at least 1: got {config.rounds}.")
     if not config.d or min(config.d) < 2:
-        raise ValueError(f"--d must be sizes of at least 2: got {config.d}.")
+        raise RunError(f"--d must be sizes of at least 2: got {config.d}.")
     if not config.block_sizes or min(config.block_sizes) < 2:
-        raise ValueError(f"--block-sizes must be at least 2: got {config.block_sizes}.")
+        raise RunError(f"--block-sizes must be at least 2: got {config.block_sizes}.")
     if config.k is not None and not 1 <= config.k <= min(config.d):
-        raise ValueError(
+        raise RunError(
             f"--k must lie between 1 and the smallest --d: got k={config.k}, d={config.d}. "
             "For a wide matrix give its longer side as --d and add --wide."
         )
     if config.shapes != "matrix" and (config.d != SIZES or config.k is not None or config.wide):
-        raise ValueError(f"--shapes {config.shapes} fixes the sizes: leave out --d, --k, --wide.")
+        raise RunError(f"--shapes {config.shapes} fixes the sizes: leave out --d, --k, --wide.")
+    there = next(path for path in (config.out, *config.out.parents) if path.exists())
+    if not there.is_dir():
+        raise RunError(
+            f"--out must be a folder: got {config.out}, and {there} is a file. Name another."
+        )
     if config.save:
         repository_table("step")
 

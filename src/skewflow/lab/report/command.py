@@ -1,17 +1,24 @@
 """`skewflow report`: one page that holds every table and figure."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
 from ..experiments import EXPERIMENTS
-from ..files import RunError, read_json, write_bytes
+from ..files import RunError, read_json, read_object, write_atomically
 from .assets import to_svg, to_text
 
 HERE = Path(__file__).parent
+SUMMARY = {
+    "experiment": str,
+    "preset": str,
+    "command": str,
+    "verdict": str,
+    "config": dict,
+    "results": dict,
+}
+"""What every summary.json holds."""
 
 
 def report(
@@ -24,11 +31,14 @@ def report(
         runs: A folder of runs, or of one run; every summary.json below it is shown.
         out: The page to write.
     """
+    page = build(runs)
     try:
-        write_bytes(out, build(runs).encode())
-    except RunError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
-        sys.exit(1)
+        write_atomically(out, page)
+    except OSError as error:
+        raise RunError(
+            f"cannot write {out}: {error.strerror or error}. Make room, or name a file in a folder "
+            "that can be written."
+        ) from error
     print(f"written: {out.resolve()}")
 
 
@@ -58,7 +68,7 @@ def build(runs: Path) -> str:
 
 def _section(folder: Path) -> dict[str, Any]:
     """What the page shows of one run."""
-    summary = read_json(folder / "summary.json")
+    summary = read_object(folder / "summary.json", **SUMMARY)
     name = summary["experiment"]
     if name not in EXPERIMENTS:
         raise RunError(
