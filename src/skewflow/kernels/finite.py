@@ -8,7 +8,7 @@ from jaxtyping import Float
 from numba import njit, prange
 from torch import Tensor
 
-from .permutation.cpu import FAST, PRANGE_ONLY
+from .permutation.cpu import FAST, PRANGE_ONLY, start_threads
 
 CHUNK = 1 << 15
 
@@ -26,6 +26,7 @@ def is_finite(G: Float[Tensor, "*shape"]) -> bool:
     dense = G.is_contiguous() or (G.ndim == 2 and G.mT.is_contiguous())
     if G.device.type != "cpu" or not dense or G.dtype not in (torch.float32, torch.float64):
         return bool(torch.isfinite(G).all())
+    start_threads()
     memory = G.detach().as_strided((G.numel(),), (1,)).numpy()
     bad = np.zeros(-(-memory.size // CHUNK), np.bool_)
     _look(memory, bad)

@@ -7,7 +7,7 @@ int64 into float64, so literals are named constants of the right type.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..update import Update
 from . import reference
 
 
+@cache
 def start_threads() -> None:
     """Start numba's threads, and leave torch as many as it had.
 
@@ -33,8 +34,6 @@ def start_threads() -> None:
     get_num_threads()
     torch.set_num_threads(before)
 
-
-start_threads()
 
 PRANGE_ONLY = {
     "prange": True,
@@ -187,6 +186,7 @@ def make_plan(
     update: Update, use_momentum: bool, dtype: torch.dtype, d: int, block_size: int
 ) -> Plan:
     """The plan of an update; kept, because its Python costs as much as turning many pairs."""
+    start_threads()
     as_real = np.float32 if dtype == torch.float32 else np.float64
     sigma = -1.0 if update.maximize else 1.0
     a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)
