@@ -8,6 +8,8 @@ from torch import nn
 from skewflow.nn import (
     OrthogonalConv2d,
     OrthogonalLinear,
+    OrthogonalRNN,
+    OrthogonalRNNCell,
 )
 
 
@@ -35,6 +37,9 @@ CASES = {
     "wide": Case(OrthogonalLinear, (10, 6), (7, 10)),
     "conv": Case(OrthogonalConv2d, (3, 8, 3), (2, 3, 6, 6)),
     "pointwise": Case(OrthogonalConv2d, (4, 9, 1), (2, 4, 3, 3)),
+    "cell": Case(OrthogonalRNNCell, (3, 8), (5, 3), "weight_hh"),
+    "rnn": Case(OrthogonalRNN, (3, 8), (4, 5, 3), "cell.weight_hh"),
+    "rnn tanh": Case(OrthogonalRNN, (3, 8, "tanh", True), (5, 4, 3), "cell.weight_hh"),
 }
 
 

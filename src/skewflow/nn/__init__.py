@@ -5,10 +5,16 @@ from .init import orthogonal_ as orthogonal_
 from .linear import OrthogonalLinear as OrthogonalLinear
 from .marks import mark_orthogonal as mark_orthogonal
 from .marks import orthogonal_parameters as orthogonal_parameters
+from .modrelu import ModReLU as ModReLU
+from .rnn import OrthogonalRNN as OrthogonalRNN
+from .rnn_cell import OrthogonalRNNCell as OrthogonalRNNCell
 
 __all__ = [
+    "ModReLU",
     "OrthogonalConv2d",
     "OrthogonalLinear",
+    "OrthogonalRNN",
+    "OrthogonalRNNCell",
     "mark_orthogonal",
     "orthogonal_",
     "orthogonal_parameters",
