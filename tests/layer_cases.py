@@ -10,6 +10,7 @@ from skewflow.nn import (
     OrthogonalLinear,
     OrthogonalRNN,
     OrthogonalRNNCell,
+    SylvesterFlow,
 )
 
 
@@ -40,6 +41,7 @@ CASES = {
     "cell": Case(OrthogonalRNNCell, (3, 8), (5, 3), "weight_hh"),
     "rnn": Case(OrthogonalRNN, (3, 8), (4, 5, 3), "cell.weight_hh"),
     "rnn tanh": Case(OrthogonalRNN, (3, 8, "tanh", True), (5, 4, 3), "cell.weight_hh"),
+    "sylvester": Case(SylvesterFlow, (6, 4), (5, 6), "Q"),
 }
 
 

@@ -8,6 +8,7 @@ from .marks import orthogonal_parameters as orthogonal_parameters
 from .modrelu import ModReLU as ModReLU
 from .rnn import OrthogonalRNN as OrthogonalRNN
 from .rnn_cell import OrthogonalRNNCell as OrthogonalRNNCell
+from .sylvester import SylvesterFlow as SylvesterFlow
 
 __all__ = [
     "ModReLU",
@@ -15,6 +16,7 @@ __all__ = [
     "OrthogonalLinear",
     "OrthogonalRNN",
     "OrthogonalRNNCell",
+    "SylvesterFlow",
     "mark_orthogonal",
     "orthogonal_",
     "orthogonal_parameters",
