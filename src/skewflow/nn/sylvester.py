@@ -86,6 +86,10 @@ class SylvesterFlow(nn.Module):
         log_det = torch.log1p((1 - h.square()) * diagonal).sum(-1)
         return z + h @ R.mT @ self.Q.mT, log_det
 
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        return f"features={self.Q.shape[0]}, rank={self.Q.shape[1]}"
+
 
 def _triangle(A: Tensor) -> Tensor:
     """The upper triangle with its diagonal pressed into (-1, 1)."""
