@@ -20,6 +20,7 @@ def test_the_bias_starts_as_that_of_torch():
     assert OrthogonalLinear(3, 2, bias=False).bias is None
 
 
+@pytest.mark.bad_input
 def test_a_layer_of_complex_numbers_is_refused():
     with pytest.raises(DtypeError, match="real floating-point"):
         OrthogonalLinear(3, 3, dtype=torch.complex64)

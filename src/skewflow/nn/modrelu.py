@@ -1,6 +1,7 @@
 """modReLU: a ReLU on the size of each entry that keeps its sign."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -39,7 +40,7 @@ class ModReLU(nn.Module):
         """Set the bias to zero."""
         nn.init.zeros_(self.bias)
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """The same shape as `z`."""
         return z.sign() * torch.relu(z.abs() + self.bias)
 

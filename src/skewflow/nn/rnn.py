@@ -1,6 +1,7 @@
 """A recurrent net whose hidden transition is orthogonal (Sec. 6.1)."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import ShapeError
@@ -46,7 +47,9 @@ class OrthogonalRNN(nn.Module):
         """Draw all weights anew, as the cell does."""
         self.cell.reset_parameters()
 
-    def forward(self, x: Tensor, h_0: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "*sequence i"], h_0: Float[Tensor, "1 *batch d"] | None = None
+    ) -> tuple[Float[Tensor, "*sequence d"], Float[Tensor, "1 *batch d"]]:
         """The hidden states of all steps, and the last one.
 
         Args:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -69,7 +70,9 @@ class OrthogonalRNNCell(nn.Module):
             self.activation.reset_parameters()
         orthogonal_(self.weight_hh)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Float[Tensor, "*batch i"], h: Float[Tensor, "*batch d"] | None = None
+    ) -> Float[Tensor, "*batch d"]:
         """The next hidden state.
 
         Args:
@@ -93,7 +96,9 @@ class OrthogonalRNNCell(nn.Module):
             )
         return self.advance(self.input(x), h)
 
-    def advance(self, u: Tensor, h: Tensor) -> Tensor:
+    def advance(
+        self, u: Float[Tensor, "*batch d"], h: Float[Tensor, "*batch d"]
+    ) -> Float[Tensor, "*batch d"]:
         """The next hidden state from the transformed input $u = W_{ih} x + b$."""
         h_next: Tensor = self.activation(u + functional.linear(h, self.weight_hh))
         return h_next

@@ -1,6 +1,7 @@
 """Orthogonal Sylvester flow: an invertible layer with a cheap determinant."""
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import ShapeError
@@ -63,7 +64,9 @@ class SylvesterFlow(nn.Module):
         nn.init.normal_(self.R_tilde, std=0.1)
         nn.init.zeros_(self.bias)
 
-    def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, z: Float[Tensor, "*batch d"]
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch"]]:
         """The image of `z` and the logarithm of the determinant.
 
         Args:
@@ -91,7 +94,7 @@ class SylvesterFlow(nn.Module):
         return f"features={self.Q.shape[0]}, rank={self.Q.shape[1]}"
 
 
-def _triangle(A: Tensor) -> Tensor:
+def _triangle(A: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
     """The upper triangle with its diagonal pressed into (-1, 1)."""
     # In floating point tanh reaches 1, and the determinant of 1 and -1 would be zero.
     bound = 1 - 2 * torch.finfo(A.dtype).eps
