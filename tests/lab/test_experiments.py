@@ -1,6 +1,5 @@
 """The experiments: each runs, is the same when it runs again, and says what its numbers say."""
 
-import gzip
 import json
 from dataclasses import replace
 
@@ -11,13 +10,12 @@ import torch
 from rich.console import Console
 
 from skewflow.geometry import haar
-from skewflow.lab.data import default_images, load_images
+from skewflow.lab.data import load_images
 from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.experiments.haar import _mixed
 from skewflow.lab.experiments.numerics import _exponential, _skew, eigen, pade
 from skewflow.lab.experiments.table1 import SETTINGS, count_all, r_star
 from skewflow.lab.experiments.variance import CASES, _second_moment
-from skewflow.lab.files import RunError
 from skewflow.lab.flops import FlopCounter, flops
 from skewflow.lab.mlp import OrthogonalMLP, Training
 from skewflow.lab.products import RoundedProducts, rounded
@@ -270,31 +268,6 @@ def test_products_are_rounded_to_the_precision_of_their_unit(generator):
     with RoundedProducts("tf32"):
         assert 1e-5 < (A @ A - A.double() @ A.double()).abs().max() < 1e-1
         assert torch.equal(A.double() @ A.double(), A.double() @ A.double())
-
-
-def test_images_are_read_from_idx_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("SKEWFLOW_DATA", str(tmp_path))
-    assert default_images() == "digits"
-    with pytest.raises(RunError, match="cannot read .*--data digits"):
-        load_images("mnist")
-    (tmp_path / "mnist").mkdir()
-
-    def idx(name, array):
-        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-        (tmp_path / "mnist" / f"{name}.gz").write_bytes(gzip.compress(head + array.tobytes()))
-
-    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    idx("train-images-idx3-ubyte", pixels)
-    idx("train-labels-idx1-ubyte", np.array([7, 1], dtype=np.uint8))
-    assert default_images() == "mnist"
-    images = load_images("mnist")
-    assert images.labels.tolist() == [7, 1]
-    assert torch.equal(images.pixels, torch.from_numpy(pixels).float() / 255)
-    idx("train-labels-idx1-ubyte", np.zeros((2, 2), dtype=np.uint8))
-    with pytest.raises(RunError, match="idx file of 1 dim"):
-        load_images("mnist")
-    with pytest.raises(RunError, match="one of mnist, digits: got 'cifar'"):
-        load_images("cifar")
 
 
 def test_training_keeps_the_layer_orthogonal_and_learns():

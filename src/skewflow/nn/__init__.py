@@ -1,5 +1,23 @@
-"""Orthogonal weights in networks."""
+"""Orthogonal weights in networks: layers, marks and initialisation."""
 
+from .conv import OrthogonalConv2d as OrthogonalConv2d
 from .init import orthogonal_ as orthogonal_
+from .linear import OrthogonalLinear as OrthogonalLinear
+from .marks import mark_orthogonal as mark_orthogonal
+from .marks import orthogonal_parameters as orthogonal_parameters
+from .modrelu import ModReLU as ModReLU
+from .rnn import OrthogonalRNN as OrthogonalRNN
+from .rnn_cell import OrthogonalRNNCell as OrthogonalRNNCell
+from .sylvester import SylvesterFlow as SylvesterFlow
 
-__all__ = ["orthogonal_"]
+__all__ = [
+    "ModReLU",
+    "OrthogonalConv2d",
+    "OrthogonalLinear",
+    "OrthogonalRNN",
+    "OrthogonalRNNCell",
+    "SylvesterFlow",
+    "mark_orthogonal",
+    "orthogonal_",
+    "orthogonal_parameters",
+]

@@ -13,7 +13,8 @@ Names = dict[nn.Parameter, list[str]]
 
 
 def split_parameters(
-    model: nn.Module, orthogonal: str | Iterable[str] | Callable[[str, nn.Parameter], bool]
+    model: nn.Module,
+    orthogonal: str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None = None,
 ) -> tuple[Named, Named]:
     """The weights of a model that are to stay orthogonal, and all its other parameters.
 
@@ -26,13 +27,15 @@ def split_parameters(
     Args:
         model: The model.
         orthogonal: The names of the orthogonal weights, with wildcards as in file names (``*`` goes
-            over dots), or a function of name and parameter that says which they are.
+            over dots), or a function of name and parameter that says which they are. When omitted,
+            the weights that their modules mark, as the layers of `skewflow.nn` do: the attribute
+            ``orthogonal_names`` of a module or its class lists the names of its orthogonal weights.
 
     Returns:
         The orthogonal weights and the rest, as (name, parameter), in the model's order.
 
     Raises:
-        ValueError: If a name matches no parameter, or none is chosen.
+        ValueError: If a name matches no parameter, a mark names none, or none is chosen.
         ShapeError: If a parameter of less than two dimensions is chosen.
 
     Example:
@@ -47,7 +50,9 @@ def split_parameters(
     names: Names = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         names.setdefault(p, []).append(name)
-    if callable(orthogonal):
+    if orthogonal is None:
+        chosen = _marked(model)
+    elif callable(orthogonal):
         chosen = {p for p, its in names.items() if any(orthogonal(name, p) for name in its)}
     else:
         patterns = [orthogonal] if isinstance(orthogonal, str) else list(orthogonal)
@@ -55,7 +60,8 @@ def split_parameters(
     if not chosen:
         raise ValueError(
             f"`orthogonal` must choose at least one of the {len(names)} parameters: it chose none. "
-            "Their names are those of `model.named_parameters()`."
+            "Their names are those of `model.named_parameters()`; when it is omitted, the marked "
+            "ones are chosen, see `skewflow.nn.mark_orthogonal`."
         )
     for p, (name, *_) in names.items():
         if p in chosen and p.ndim < 2:
@@ -65,6 +71,21 @@ def split_parameters(
             )
     ours = [(its[0], p) for p, its in names.items() if p in chosen]
     return ours, [(its[0], p) for p, its in names.items() if p not in chosen]
+
+
+def _marked(model: nn.Module) -> set[nn.Parameter]:
+    chosen = set()
+    for path, module in model.named_modules():
+        for name in getattr(module, "orthogonal_names", ()):
+            p = getattr(module, name, None)
+            if not isinstance(p, nn.Parameter):
+                raise ValueError(
+                    f"`orthogonal_names` of {path or 'the model'} ({type(module).__name__}) must "
+                    f"name parameters of that module: {name!r} is {type(p).__name__}. If it is "
+                    "parametrised, call torch.nn.utils.parametrize.remove_parametrizations first."
+                )
+            chosen.add(p)
+    return chosen
 
 
 def _matching(pattern: str, names: Names) -> list[nn.Parameter]:

@@ -1,12 +1,12 @@
 """How balanced Omega stays in training: rho against the iteration (Sec. 9.2)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...tournaments import EdgeWeights
 from ...tournaments.balance import rho
-from ..data import SOURCES, default_images, load_images
+from ..data import SOURCES, Digits, default_images, load_images
 from ..experiment import Experiment, Figure, Table, Timing
 from ..mlp import OrthogonalMLP, Training
 from ..run import Run
@@ -32,7 +32,7 @@ class RhoConfig:
     """Images in a batch."""
     lr: float = 1e-3
     """Step size of FlowSGD, with s = 2 and h = abs as in the paper."""
-    data: str = default_images()
+    data: Digits = field(default_factory=default_images)
     """"mnist" or "digits"."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """One training run each."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from ...tournaments.variance import (
     horvitz_thompson_variance,
     uniform_variance,
 )
-from ..data import SOURCES, default_images
+from ..data import SOURCES, Digits, default_images
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..run import Run
 from ..seeds import spawn
@@ -100,7 +100,7 @@ class VarianceConfig:
     """Training steps before a real gradient is taken."""
     timed_draws: int = 20
     """Draws behind a measured cost; the median counts."""
-    data: str = default_images()
+    data: Digits = field(default_factory=default_images)
     """"mnist" or "digits"."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """One matrix of each kind for each seed."""

@@ -1,0 +1,63 @@
+"""Marks on modules that say which of their weights are orthogonal."""
+
+import torch
+from torch import nn
+
+from ..optim.split import Named, split_parameters
+from .init import orthogonal_
+
+
+def mark_orthogonal(
+    module: nn.Module, name: str, *, generator: torch.Generator | None = None
+) -> None:
+    """Make a weight of any module orthogonal, and mark it so that `split_parameters` finds it.
+
+    The weight is filled by `orthogonal_`. To mark one that is orthogonal already, set the mark
+    itself: ``module.orthogonal_names = ("weight",)``; a class may have it as an attribute. It is
+    kept by copies, pickles, moves, casts and `torch.compile`. It is not in a `state_dict`: the
+    code that builds the model makes it. Not in the paper.
+
+    Args:
+        module: The module that holds the weight.
+        name: The name of the weight in that module, such as "weight_hh_l0".
+        generator: Source of randomness; torch's global one when omitted.
+
+    Raises:
+        ValueError: If the module itself has no parameter of that name.
+        ShapeError: If the weight has less than two dimensions.
+
+    Example:
+        >>> from skewflow.optim import split_parameters
+        >>> rnn = nn.RNN(3, 8)
+        >>> mark_orthogonal(rnn, "weight_hh_l0")
+        >>> orthogonal, rest = split_parameters(rnn)
+        >>> [name for name, _ in orthogonal]
+        ['weight_hh_l0']
+    """
+    own = dict(module.named_parameters(recurse=False))
+    if name not in own:
+        raise ValueError(
+            f"`name` must be a parameter of {type(module).__name__} itself: got {name!r}, it has "
+            f"{', '.join(own) or 'none'}. Pass the submodule that holds the weight."
+        )
+    orthogonal_(own[name], generator=generator)
+    marked = tuple(getattr(module, "orthogonal_names", ()))
+    if name not in marked:
+        module.orthogonal_names = (*marked, name)  # type: ignore[assignment]
+
+
+def orthogonal_parameters(module: nn.Module) -> Named:
+    """The marked weights of a model with their names, for `FlowSGD` or `FlowAdam`.
+
+    The first list of `split_parameters`. Not in the paper.
+
+    Raises:
+        ValueError: If nothing is marked.
+
+    Example:
+        >>> from skewflow.nn import OrthogonalLinear
+        >>> model = nn.Sequential(OrthogonalLinear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+        >>> [name for name, _ in orthogonal_parameters(model)]
+        ['0.weight']
+    """
+    return split_parameters(module)[0]

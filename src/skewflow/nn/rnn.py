@@ -1,0 +1,87 @@
+"""A recurrent net whose hidden transition is orthogonal (Sec. 6.1)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..errors import ShapeError
+from .rnn_cell import Nonlinearity, OrthogonalRNNCell
+
+
+class OrthogonalRNN(nn.Module):
+    r"""`OrthogonalRNNCell` along a sequence, called as a `torch.nn.RNN` of one layer.
+
+    All inputs are transformed in one product before the loop. The loop is plain Python, which
+    `torch.compile` unrolls: it compiles anew for another length, so pad to a few. A head on the
+    outputs is free. As in Sec. 6.1.
+
+    Args:
+        input_size: Number of inputs.
+        hidden_size: d.
+        nonlinearity: "modrelu", which starts as the identity, or "tanh".
+        batch_first: Inputs and outputs are (batch, length, size) and not (length, batch, size).
+        device: Of the parameters.
+        dtype: Of the parameters.
+
+    Example:
+        >>> rnn = OrthogonalRNN(3, 8, batch_first=True)
+        >>> outputs, h_n = rnn(torch.randn(5, 20, 3))
+        >>> outputs.shape, h_n.shape
+        (torch.Size([5, 20, 8]), torch.Size([1, 5, 8]))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        nonlinearity: Nonlinearity = "modrelu",
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.batch_first = batch_first
+        self.cell = OrthogonalRNNCell(input_size, hidden_size, nonlinearity, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, as the cell does."""
+        self.cell.reset_parameters()
+
+    def forward(
+        self, x: Float[Tensor, "*sequence i"], h_0: Float[Tensor, "1 *batch d"] | None = None
+    ) -> tuple[Float[Tensor, "*sequence d"], Float[Tensor, "1 *batch d"]]:
+        """The hidden states of all steps, and the last one.
+
+        Args:
+            x: Inputs (length, batch, input_size), (batch, length, input_size) if `batch_first`, or
+                (length, input_size) without a batch.
+            h_0: The first hidden state (1, batch, hidden_size), or (1, hidden_size) without a
+                batch, whatever `batch_first` is; zero when omitted.
+
+        Returns:
+            Hidden states in the layout of `x`, and the last one in that of `h_0`.
+
+        Raises:
+            ShapeError: If a shape does not fit, or the sequence is empty.
+        """
+        size, d = self.cell.input_size, self.cell.hidden_size
+        time = 1 if self.batch_first and x.ndim == 3 else 0
+        if x.ndim not in (2, 3) or x.shape[-1] != size or x.shape[time] == 0:
+            batched = "(batch, length, " if self.batch_first else "(length, batch, "
+            raise ShapeError(
+                f"`x` must have the shape {batched}{size}) or (length, {size}) with a length of at "
+                f"least one: got {tuple(x.shape)}."
+            )
+        expected = (1, x.shape[1 - time], d) if x.ndim == 3 else (1, d)
+        if h_0 is None:
+            h_0 = x.new_zeros(expected)
+        if h_0.shape != expected:
+            raise ShapeError(
+                f"`h_0` must have the shape {expected}: got {tuple(h_0.shape)}. "
+                "Omit it to start from zero."
+            )
+        h, states = h_0[0], []
+        for u in self.cell.input(x).unbind(time):
+            h = self.cell.advance(u, h)
+            states.append(h)
+        return torch.stack(states, time), h.unsqueeze(0)
