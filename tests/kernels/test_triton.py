@@ -266,15 +266,20 @@ def test_the_numbers_of_a_launch_may_change(generator, device):
 
 
 PLANS = [(plan_pairs, ()), (plan_blocks, (5,))]
+PATHS = [
+    (plan_pairs, (), False, {}),
+    (plan_pairs, (), True, {}),
+    (plan_pairs, (), True, {"chunks": 2}),
+    (plan_blocks, (5,), False, {}),
+    (plan_blocks, (5,), True, {}),
+]
+PATH_IDS = ["pairs-rows", "pairs-columns", "pairs-chunks", "blocks-rows", "blocks-columns"]
 
 
-@pytest.mark.parametrize("columns, tuning", [(False, {}), (True, {}), (True, {"chunks": 2})])
-@pytest.mark.parametrize("plan, args", PLANS, ids=["pairs", "blocks"])
+@pytest.mark.parametrize("plan, args, columns, tuning", PATHS, ids=PATH_IDS)
 def test_planes_are_divided_by_the_moments_of_their_rows(
     plan, args, columns, tuning, generator, device
 ):
-    if plan is plan_blocks and tuning:
-        pytest.skip("pairs only")
     case = Case(11, 4, generator, device, num=2, n=2, columns=columns, momentum=0.5)
     moments = randn(2, 2, 11, generator=generator).exp().float().to(device)
     reference = step_pairs if plan is plan_pairs else step_blocks
@@ -320,13 +325,10 @@ def test_parameters_that_are_not_live_stay_as_they_are(plan, args, columns, gene
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # the interpreter's NumPy
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("columns, tuning", [(False, {}), (True, {}), (True, {"chunks": 2})])
-@pytest.mark.parametrize("plan, args", PLANS, ids=["pairs", "blocks"])
+@pytest.mark.parametrize("plan, args, columns, tuning", PATHS, ids=PATH_IDS)
 def test_a_gradient_that_is_not_finite_is_reported_and_touches_nothing(
     plan, args, columns, tuning, bad, generator, device
 ):
-    if plan is plan_blocks and tuning:
-        pytest.skip("pairs only")
     case = Case(10, 4, generator, device, num=2, columns=columns, momentum=0.9)
     case.Gs[1][0, 3, 2] = bad
     row, momentum = case.Xs[1][0, 3].clone(), case.Ms[1][0, 3, 2].clone()

@@ -80,7 +80,8 @@ class Flow(torch.optim.Optimizer, ABC):
             NonFiniteGradientError: If a gradient holds NaN or infinity; `nonfinite="skip"` leaves
                 such a parameter out instead. On the CPU nothing was changed. On CUDA the kernels
                 report it without making the host wait, so a later call raises; until then they
-                leave the rows alone that the gradient would spoil, and the momentum.
+                leave the rows alone that the gradient would spoil, and keep what is not finite out
+                of the momentum.
         """
         if torch.compiler.is_dynamo_compiling():
             return _outside_the_graph(Flow.step, self, closure)
@@ -143,7 +144,7 @@ class Flow(torch.optim.Optimizer, ABC):
             self._prepare(group, weight)
         states = [self.state[weight.p] for weight in weights]
         update = self._update(group)
-        return make_plan(group, update, weights, states, self._count, update.beta2 is not None)
+        return make_plan(group, update, weights, states, self._count)
 
     @abstractmethod
     def _update(self, group: dict[str, Any]) -> Update:

@@ -183,7 +183,6 @@ def make_plan(
     weights: Sequence[Weight],
     states: Sequence[dict[str, Any]],
     count: Callable[[torch.device], Tensor],
-    moments: bool,
 ) -> Plan:
     """Sort the weights into buckets and the rest.
 
@@ -193,7 +192,6 @@ def make_plan(
         weights: Those with a gradient.
         states: Their states.
         count: The count of replayed steps on a device.
-        moments: Planes are divided by second moments.
     """
     skip = group["nonfinite"] == "skip"
     buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
@@ -213,7 +211,9 @@ def make_plan(
     made = []
     for (device, size, *_), members in buckets.items():
         ours, theirs = zip(*members, strict=True)
-        made.append(Bucket(ours, theirs, size, count(device), skip=skip, moments=moments))
+        made.append(
+            Bucket(ours, theirs, size, count(device), skip=skip, moments=update.beta2 is not None)
+        )
     on_device = [one for one in rest if one.weight.p.device.type == "cuda" and one.size == "dense"]
     checked = [one.weight for one in rest if one not in on_device]
     params = list(group["params"])

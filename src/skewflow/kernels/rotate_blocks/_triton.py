@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .._dispatch import LARGEST_TRITON_BLOCK
 from .._triton import (
     Launch,
     Launches,
@@ -40,9 +41,6 @@ from ..permutation._triton import (
 from ..row_moments._triton import moment_launches
 from ..update import Update
 from ._exponential_triton import cayley, exponential, polish
-
-MAX_BLOCK_SIZE = 64
-"""Largest block whose exponential fits the shared memory of one program: 128 needs 256 KB."""
 
 GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2}
 APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4}
@@ -280,7 +278,7 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
     Args:
         operands: The tensors; the points are float32.
         update: Switches and seed of the step; its numbers are given at each launch.
-        block_size: s, between 2 and `MAX_BLOCK_SIZE`.
+        block_size: s, between 2 and `LARGEST_TRITON_BLOCK`.
         **tuning: Overrides of the launches: `splits`, `block_k`, `apply_splits`, `apply_block_k`,
             `gram_warps`, `retract_warps`, `apply_warps`, `early`.
 
@@ -288,9 +286,10 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
         ValueError: If the blocks are too large or the points not float32.
     """
     X = operands.Xs[0]
-    if block_size > MAX_BLOCK_SIZE:
+    if block_size > LARGEST_TRITON_BLOCK:
         raise ValueError(
-            f"`block_size` must be at most {MAX_BLOCK_SIZE} in the CUDA kernel: got {block_size}."
+            f"`block_size` must be at most {LARGEST_TRITON_BLOCK} in the CUDA kernel: got "
+            f"{block_size}."
         )
     if X.dtype != torch.float32:
         raise ValueError(f"the CUDA kernel of blocks needs float32 points: got {X.dtype}.")

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._dispatch import LONGEST_TRITON_COLUMN
 from .._triton import Launch, num_multiprocessors
 from ..permutation._triton import (
     choose,
@@ -27,8 +28,6 @@ from ..permutation._triton import (
 )
 from ._turn_triton import turn
 
-MAX_COLUMNS = 16384
-"""Largest d of the column action: one program holds a storage row."""
 MAX_SMALL = 65536
 """Most elements of a matrix that one program turns alone."""
 
@@ -182,10 +181,10 @@ def column_launches(
     X: Tensor, num_matrices: int, arguments: dict[str, Any], tuning: dict[str, int]
 ) -> tuple[list[Launch], list[Tensor]]:
     _, d, k = X.shape
-    if d > MAX_COLUMNS:
+    if d > LONGEST_TRITON_COLUMN:
         raise ValueError(
-            f"the CUDA kernel of pairs turns the columns of storage rows up to {MAX_COLUMNS} long: "
-            f"got d={d}. Make the points row-major, or use the reference."
+            "the CUDA kernel of pairs turns the columns of storage rows up to "
+            f"{LONGEST_TRITON_COLUMN} long: got d={d}. Make the points row-major, or use the reference."
         )
     block_d = triton.next_power_of_2(d)
     small = d * k <= MAX_SMALL and "chunks" not in tuning
