@@ -184,7 +184,8 @@ def column_launches(
     if d > LONGEST_TRITON_COLUMN:
         raise ValueError(
             "the CUDA kernel of pairs turns the columns of storage rows up to "
-            f"{LONGEST_TRITON_COLUMN} long: got d={d}. Make the points row-major, or use the reference."
+            f"{LONGEST_TRITON_COLUMN} long: got d={d}. Make the points row-major, or use the "
+            "reference."
         )
     block_d = triton.next_power_of_2(d)
     small = d * k <= MAX_SMALL and "chunks" not in tuning
