@@ -26,6 +26,7 @@ from skewflow.kernels._triton import Operands  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
 from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402
+from skewflow.kernels.rotate_pairs._turn_triton import turn  # noqa: E402
 from skewflow.kernels.row_moments.reference import row_moments  # noqa: E402
 
 SEED = 2**40 + 3
@@ -100,6 +101,28 @@ def test_the_partners_are_the_matching_of_the_reference(d, device):
             i, j = matching_at(d, SEED, 7 + b, step)[0].unbind(-1)
             expected[i], expected[j] = j, i
             assert torch.equal(partners[b].long(), expected)
+
+
+@triton.jit
+def write_turns(theta_ptr, turns_ptr, flags_ptr, CAYLEY: tl.constexpr):
+    x = tl.arange(0, 1024)
+    lost, sine = turn(tl.load(theta_ptr + x), x >= 0, flags_ptr, 0, CAYLEY)
+    tl.store(turns_ptr + x, lost)
+    tl.store(turns_ptr + 1024 + x, sine)
+
+
+@pytest.mark.parametrize("cayley", [False, True], ids=["exp", "cayley"])
+def test_turns_keep_lengths_to_the_last_place(cayley, device):
+    theta = torch.linspace(-4, 4, 1024, device=device)
+    turns = torch.empty(2, 1024, device=device)
+    flags = torch.zeros(2, dtype=torch.int32, device=device)
+    write_turns[(1,)](theta, turns, flags, CAYLEY=cayley)
+    lost, sine = turns.cpu().double()
+    expected = 2 * (theta.cpu().double() / 2).atan() if cayley else theta.cpu().double()
+    assert_close("lost", expected.cos() - 1, lost, torch.float32)
+    assert_close("sine", expected.sin(), sine, torch.float32)
+    # What is left is the rounding of the two numbers themselves.
+    assert ((1 + lost) ** 2 + sine**2 - 1).abs().max() < 1.5 * 2**-23
 
 
 class Case:
@@ -230,13 +253,13 @@ def test_blocks_turn_far(retraction, generator, device):
 @pytest.mark.parametrize("retraction", ["exp", "cayley"])
 def test_many_steps_stay_on_the_manifold(retraction, generator, device):
     case = Case(6, 4, generator, device, retraction=retraction, momentum=0.9)
-    turns = (
+    plans = (
         plan_pairs(case.operands(), case.update),
         plan_blocks(case.operands(), case.update, 3),
     )
     for step in range(5):
-        for turn in turns:
-            turn(case.update, done=step)
+        for plan in plans:
+            plan(case.update, done=step)
     X = case.Xs[0].cpu()
     assert_close("X^T X", torch.eye(4)[None], X.mT @ X, torch.float32, factor=0.2)
 
@@ -253,14 +276,14 @@ def test_two_runs_give_the_same_bits(device):
 
 def test_the_numbers_of_a_launch_may_change(generator, device):
     case = Case(8, 5, generator, device, momentum=0.5)
-    turn = plan_pairs(case.operands(), case.update)
+    launch = plan_pairs(case.operands(), case.update)
     for done, lr, momentum in ((0, 0.01, 0.5), (16, 0.02, 0.5), (1, 0.001, 0.9)):
         update = replace(case.update, lr=lr, momentum=momentum)
         X, M = step_pairs(
             case.Xs[0], case.Gs[0], case.Ms[0], torch.tensor(done, device=device),
             replace(update, stream=5),
         )  # fmt: skip
-        turn(update, done)
+        launch(update, done)
         assert_close("X", X.cpu(), case.Xs[0].cpu(), torch.float32)
         assert_close("M", M.cpu(), case.Ms[0].cpu(), torch.float32)
 
@@ -302,9 +325,10 @@ def test_moments_of_the_rows_are_the_references(d, k, dtype, columns, generator,
     squares = randn(2, 2, d, generator=generator).square().to(device, dtype)
     ours, moments = squares.clone(), torch.empty_like(squares)
     case.Ms, case.update = None, update
-    turn = plan_pairs(case.operands(4, moments=moments, squares=ours, since=2), update)
-    assert turn.launches[0]._arguments["table_ptr"] is turn.launches[1]._arguments["table_ptr"]
-    turn(update, done=3)
+    launches = plan_pairs(case.operands(4, moments=moments, squares=ours, since=2), update)
+    first, second = (launch._arguments["table_ptr"] for launch in launches.launches)
+    assert first is second
+    launches(update, done=3)
     for v, G, new, w in zip(squares, case.Gs, ours, moments, strict=True):
         expected = row_moments(v, G, 5, update)
         assert_close("squares", v.cpu(), new.cpu(), dtype)

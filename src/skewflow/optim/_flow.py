@@ -280,10 +280,19 @@ class Flow(torch.optim.Optimizer, ABC):
 
     @torch.no_grad()
     def _look_at(self, weights: Sequence[Weight], seed: int) -> None:
-        device = weights[0].p.device
+        """On a GPU the answer is used at the next look, so what it asks for is done before this."""
         Xs = [weight.view(weight.points(self.state[weight.p])) for weight in weights]
-        seen = residuals(Xs, seed, [weight.stream for weight in weights], self._looks)
-        drifts = self._later(weights, seen) if device.type == "cuda" else seen.tolist()
+        streams = [weight.stream for weight in weights]
+        if Xs[0].device.type == "cuda":
+            self._polish(weights, Xs, [self._arrived(weight) for weight in weights])
+            self._send(weights, residuals(Xs, seed, streams, self._looks))
+        else:
+            self._polish(weights, Xs, residuals(Xs, seed, streams, self._looks).tolist())
+
+    def _polish(
+        self, weights: Sequence[Weight], Xs: Sequence[Tensor], drifts: Sequence[float | None]
+    ) -> None:
+        """Bring back those that have drifted."""
         for weight, X, drift in zip(weights, Xs, drifts, strict=True):
             if drift is not None and drift > TOLERANCE[X.dtype]:
                 state = self.state[weight.p]
@@ -291,9 +300,8 @@ class Flow(torch.optim.Optimizer, ABC):
                 self._store(weight, X)
                 state["polishes"] = state.get("polishes", 0) + 1
 
-    def _later(self, weights: Sequence[Weight], seen: Tensor) -> list[float | None]:
-        """Send this look's answer on its way to the host; return the last look's."""
-        last = [self._arrived(weight) for weight in weights]
+    def _send(self, weights: Sequence[Weight], seen: Tensor) -> None:
+        """Send the answer of a look on its way to the host."""
         pinned = torch.empty(len(weights), dtype=seen.dtype, pin_memory=True)
         pinned.copy_(seen, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -301,7 +309,6 @@ class Flow(torch.optim.Optimizer, ABC):
         for weight, drift in zip(weights, pinned, strict=True):
             self._pending[weight.p] = (drift, event)
             self.state[weight.p].pop("drift", None)
-        return last
 
     def _arrived(self, weight: Weight) -> float | None:
         """The answer of the last look; it was asked for many steps ago, so this does not wait."""
