@@ -1,0 +1,65 @@
+"""The ways of training that the supervised experiments compare (Sec. 6.2)."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ..geometry.checks import orthogonality_error
+from ..geometry.matrices import as_matrices
+from ..nn import orthogonal_parameters
+from ..optim import FlowSGD, split_parameters
+
+Method = Literal["vanilla", "exact", "s=2", "s=r"]
+"""SGD on everything; or FlowSGD on the marked weights, with all of omega, with a matching, or with
+blocks of r* rows."""
+
+
+def r_star(d: int) -> int:
+    """The block size of the paper's CIFAR-10 runs, d / ln d rounded up.
+
+    Example:
+        >>> [r_star(d) for d in (27, 144, 288, 576)]
+        [9, 29, 51, 91]
+    """
+    return math.ceil(d / math.log(d))
+
+
+def make_optimizers(
+    model: nn.Module,
+    method: Method,
+    *,
+    lr: float,
+    orthogonal_lr: float,
+    momentum: float = 0.9,
+    seed: int = 0,
+) -> list[torch.optim.Optimizer]:
+    """The optimisers of a model whose orthogonal weights are marked.
+
+    Args:
+        model: Holds at least one marked weight, see `skewflow.nn.mark_orthogonal`.
+        method: How it is trained. The marks are ignored by "vanilla".
+        lr: Learning rate of SGD, for all weights or all that are not marked.
+        orthogonal_lr: Learning rate of FlowSGD.
+        momentum: Of both.
+        seed: Of FlowSGD's draws.
+    """
+    if method == "vanilla":
+        return [torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)]
+    marked, rest = split_parameters(model)
+    sizes: dict[int | str, list[tuple[str, nn.Parameter]]] = {}
+    for name, p in marked:
+        d = as_matrices(p).shape[-2]
+        size = "dense" if method == "exact" else 2 if method == "s=2" else r_star(d)
+        sizes.setdefault(size, []).append((name, p))
+    groups = [{"params": params, "block_size": size} for size, params in sizes.items()]
+    flow = FlowSGD(groups, orthogonal_lr, momentum=momentum, seed=seed)
+    return [flow, torch.optim.SGD(rest, lr=lr, momentum=momentum)]
+
+
+def largest_error(model: nn.Module) -> float:
+    r"""The largest $\|W^\top W - I\|_F / \sqrt k$ of the marked weights."""
+    with torch.no_grad():
+        marked = [as_matrices(p) for _, p in orthogonal_parameters(model)]
+        return max(float(orthogonality_error(X).max()) for X in marked)

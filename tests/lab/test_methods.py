@@ -1,0 +1,40 @@
+"""The ways of training that the supervised experiments compare."""
+
+import pytest
+import torch
+from torch import nn
+
+from skewflow.lab.methods import largest_error, make_optimizers
+from skewflow.nn import OrthogonalConv2d, OrthogonalLinear
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        OrthogonalConv2d(3, 8, 3), nn.Flatten(), OrthogonalLinear(32, 32), nn.Linear(32, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    "method, sizes", [("exact", ["dense"]), ("s=2", [2]), ("s=r", [9, 10]), ("vanilla", None)]
+)
+def test_every_method_trains_and_keeps_what_it_says(method, sizes, model):
+    optimizers = make_optimizers(model, method, lr=0.1, orthogonal_lr=0.1)
+    x, y = torch.randn(20, 3, 4, 4), torch.randint(2, (20,))
+    losses = []
+    for _ in range(30):
+        loss = nn.functional.cross_entropy(model(x), y)
+        model.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    if sizes is None:
+        assert len(optimizers) == 1 and largest_error(model) > 1e-3
+    else:
+        assert [group["block_size"] for group in optimizers[0].param_groups] == sizes
+        assert largest_error(model) < 1e-5
+    held = {p for o in optimizers for group in o.param_groups for p in group["params"]}
+    assert held == set(model.parameters())
