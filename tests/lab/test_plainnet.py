@@ -1,0 +1,28 @@
+"""The network of the paper's CIFAR-10 runs."""
+
+import pytest
+import torch
+
+from skewflow.lab.bench.weights import plainnet110
+from skewflow.lab.plainnet import PlainNet
+from skewflow.nn import orthogonal_parameters
+
+
+def test_plainnet110_has_the_weights_that_the_step_benchmark_steps():
+    shapes = [tuple(p.shape) for _, p in orthogonal_parameters(PlainNet())]
+    assert shapes == plainnet110()
+
+
+def test_each_stage_halves_the_image():
+    sizes = []
+    net = PlainNet(depth=11, width=4)
+    for layer in net.features:
+        layer.register_forward_hook(lambda module, args, out: sizes.append(out.shape[-1]))
+    net(torch.zeros(1, 3, 32, 32))
+    assert sizes == [32] * 12 + [16] * 9 + [8] * 9
+
+
+@pytest.mark.parametrize("depth", [2, 4, 109])
+def test_a_depth_that_does_not_fit_is_refused(depth):
+    with pytest.raises(ValueError, match=f"3 n \\+ 2 .* got {depth}"):
+        PlainNet(depth=depth)
