@@ -61,6 +61,33 @@ def test_a_step_is_the_exponential_of_the_estimate_it_draws(shape, s, generator)
         assert_close("X", expected, as_matrices(p.detach()))
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("retraction", ["exp", "cayley", "polar"])
+def test_exact_steps_of_many_weights_are_those_of_each(retraction, momentum, generator):
+    shapes = [(9, 4), (6, 6), (4, 9), (2, 9, 4), (4, 1, 3, 3), (9, 4), (6, 6), (2, 9, 4)]
+    params = [weight(shape, generator) for shape in shapes]
+    for p in params:
+        set_gradient(p, generator)
+    params[5].grad[0, 0] = torch.nan
+    options = {
+        "lr": 0.1, "block_size": "dense", "retraction": retraction, "momentum": momentum,
+        "nonfinite": "skip",
+    }  # fmt: skip
+    alone = copy.deepcopy(params)
+    for p, q in zip(params, alone, strict=True):
+        q.grad = p.grad.clone()
+    together = FlowSGD(params, **options)
+    singles = [FlowSGD([q], **options) for q in alone]
+    for _ in range(3):
+        together.step()
+        for single in singles:
+            single.step()
+    for p, q in zip(params, alone, strict=True):
+        assert_close("p", q.detach(), p.detach(), factor=0.1)
+    skipped = [together.state[p]["skipped"].item() for p in params]
+    assert skipped == [0, 0, 0, 0, 0, 3, 0, 0]
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("block_size", [2, 3, "dense", "auto"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

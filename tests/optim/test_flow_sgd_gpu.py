@@ -45,7 +45,7 @@ def test_cuda_and_cpu_take_the_same_steps(block_size, momentum):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("block_size", [2, 16])
+@pytest.mark.parametrize("block_size", [2, 16, "dense"])
 def test_a_step_never_waits_for_the_device(block_size):
     params = weights(SHAPES)
     optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, guard_every=2)
@@ -61,7 +61,7 @@ def test_a_step_never_waits_for_the_device(block_size):
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("block_size", [2, 16])
+@pytest.mark.parametrize("block_size", [2, 16, "dense"])
 def test_a_captured_step_replays_with_fresh_draws(block_size):
     runs = []
     for captured in (False, True):

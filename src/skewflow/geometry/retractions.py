@@ -95,11 +95,36 @@ def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch 
     return total
 
 
+def expm_without_waiting(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    """`expm` whose number of squarings is decided on the device, for each matrix by itself.
+
+    It makes all `MOST_SQUARINGS` and keeps those a matrix needs: for small matrices on CUDA, where
+    it can be captured in a graph. Nothing is checked or widened: float32 loses digits as the norm
+    grows, and above 30,000 the squarings do not suffice.
+    """
+    norm = A.abs().sum(-1).amax(-1)
+    squarings = (2 * norm).clamp(min=1).log2().ceil()[..., None, None]
+    E = _polynomial(A * torch.exp2(-squarings))
+    for n in range(MOST_SQUARINGS):
+        E = torch.where(n < squarings, E @ E, E)
+    return E
+
+
+MOST_SQUARINGS = 16
+
+
 def _scaled_taylor(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """The exponential: the polynomial at norm at most 1/2, where it is exact to 2e-20, squared."""
+    """The exponential: the polynomial at norm at most 1/2, squared."""
     norm = A.detach().abs().sum(-1).amax().item()
     squarings = math.ceil(math.log2(2 * norm)) if norm > 0.5 else 0
-    A = A * 0.5**squarings
+    E = _polynomial(A * 0.5**squarings)
+    for _ in range(squarings):
+        E = E @ E
+    return E
+
+
+def _polynomial(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
+    """The series up to the power 16: at a norm of at most 1/2 exact to 2e-20."""
     A2 = A @ A
     A3, A4 = A2 @ A, A2 @ A2
     I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
@@ -112,8 +137,6 @@ def _scaled_taylor(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"
     E = cubic(12) + A4 / math.factorial(16)
     for n in (8, 4, 0):
         E = E @ A4 + cubic(n)
-    for _ in range(squarings):
-        E = E @ E
     return E
 
 

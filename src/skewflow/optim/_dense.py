@@ -1,18 +1,22 @@
 r"""The exact step: $\Gamma(-lr\,\Omega)X$ with all of $\Omega$ (Eq. 4)."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.geodesics import geodesic
+from ..geometry.geodesics import follow
 from ..geometry.precision import full_precision
-from ..geometry.retractions import cayley, expm
+from ..geometry.retractions import cayley, expm, expm_without_waiting
 from ._guard import polish_
 
 POLAR_STEPS = 12
 """Newton-Schulz steps of the polar retraction: enough for singular values within a factor 20."""
+
+SMALL = 256
+"""Largest matrix whose needless squarings cost less than a wait for the device."""
 
 
 def dense_step(
@@ -32,11 +36,12 @@ def dense_step(
     """
     with full_precision():
         d, k = X.shape[-2:]
+        exponential = _exponential(X.device, min(d, 2 * k))
         if moments is not None and not forms_omega(d, k, retraction):
             D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
         if retraction == "exp" and 2 * k < d:
             R = D - X @ (D.mT @ X)
-            Y = geodesic(X, -lr * R)
+            Y = follow(X, -lr * R, 1.0, exponential)
             polish_(Y)
             return Y
         if retraction == "polar":
@@ -47,10 +52,17 @@ def dense_step(
         if moments is not None:
             w = moments.to(omega)
             omega = omega / ((w[:, :, None] + w[:, None, :]) / 2).sqrt()
-        gamma = expm if retraction == "exp" else cayley
+        gamma = exponential if retraction == "exp" else cayley
         Y = gamma(-lr * omega) @ X
         polish_(Y)  # a large angle costs digits
         return Y
+
+
+def _exponential(device: torch.device, size: int) -> Callable[[Tensor], Tensor]:
+    """On CUDA, where it costs little or a graph is captured, the one that does not wait."""
+    if device.type == "cuda" and (size <= SMALL or torch.cuda.is_current_stream_capturing()):
+        return expm_without_waiting
+    return expm
 
 
 def forms_omega(d: int, k: int, retraction: str) -> bool:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from ..kernels.permutation.reference import make_key, scalar
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update, direction
 from ..samplers import Sampler
-from ._dense import dense_step
 from ._guard import TOLERANCE, polish_, residuals
 from ._loading import check_loadable, pack, unpack
 from ._options import check_options, make_sampler
@@ -97,7 +97,7 @@ class Flow(torch.optim.Optimizer, ABC):
             )
         plans = [self._plan(group) for group in self.param_groups]
         for plan in plans:
-            if plan.rest:
+            if plan.lots or plan.rest:
                 with torch.no_grad():
                     self._step_group(plan, capturing)
             else:  # kernels know nothing of autograd
@@ -156,14 +156,18 @@ class Flow(torch.optim.Optimizer, ABC):
     def _step_group(self, plan: Plan, capturing: bool) -> None:
         for bucket in plan.buckets:
             bucket.step(plan.update, self._done, capturing, self._captured)
+        for lot in plan.lots:
+            device, retraction = lot.weights[0].p.device, plan.group["retraction"]
+            time = partial(self._time, device)
+            lot.step(plan.update, retraction, time, plan.left_out, self._store)
         for one in plan.rest:
-            if plan.skips(one.weight):
-                self.state[one.weight.p]["skipped"] += 1
-            else:
+            if one.weight not in plan.left_out:
                 self._step_alone(plan, one)
+        for weight in plan.left_out:
+            self.state[weight.p]["skipped"] += 1
 
     def _step_alone(self, plan: Plan, one: Alone) -> None:
-        """A step of one weight: compiled on the CPU, dense, or drawn by a sampler on the host."""
+        """A step of one weight: compiled on the CPU, or drawn by a sampler on the host."""
         group, update, weight, size = plan.group, one.update, one.weight, one.size
         p, state = weight.p, self.state[weight.p]
         assert p.grad is not None
@@ -173,19 +177,15 @@ class Flow(torch.optim.Optimizer, ABC):
         w = None
         if update.beta2 is not None:
             w = row_moments(state["exp_avg_sq"], G, steps - state["since"], update)
-        if group["sampler"] == "uniform" and isinstance(size, int):
+        assert isinstance(size, int)
+        if group["sampler"] == "uniform":
             step_(X, G, M, steps, update, size, w)
         else:
             D, new = direction(G.to(X.dtype), M, update)
-            if p.device.type == "cuda" and size == "dense":
-                D, new = plan.without_nonfinite(weight, state, D, new, M)
             if M is not None and new is not None:
                 M.copy_(new)
-            if size == "dense":
-                X.copy_(dense_step(X, D, update.lr, group["retraction"], w))
-            else:
-                samplers = self._samplers(group, weight, size)
-                sampled_step_(X, D, update, samplers, self._generator(weight, update.seed), w)
+            samplers = self._samplers(group, weight, size)
+            sampled_step_(X, D, update, samplers, self._generator(weight, update.seed), w)
         if M is not None and M.data_ptr() != state["momentum_buffer"].data_ptr():
             state["momentum_buffer"].copy_(weight.view.restore(M))  # M was a copy
         self._store(weight, X)
@@ -200,7 +200,7 @@ class Flow(torch.optim.Optimizer, ABC):
         reports = []
         for plan in [self._plan(group) for group in self.param_groups]:
             for one in plan.members():
-                if plan.skips(one.weight):
+                if one.weight in plan.left_out:
                     continue
                 step = self._time(one.weight.p.device)
                 draws = self._peek(plan.group, one)
@@ -275,7 +275,7 @@ class Flow(torch.optim.Optimizer, ABC):
         for plan in plans:
             every = plan.group["guard_every"]
             if every and not self._looks % every:
-                for weights in plan.lots():
+                for weights in plan.together():
                     self._look_at(weights, plan.group["seed"])
 
     @torch.no_grad()

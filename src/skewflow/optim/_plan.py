@@ -1,7 +1,7 @@
 """How the weights of one group are stepped: worked out once, and kept while nothing moves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..kernels._dispatch import has_kernel
 from ..kernels.update import Update
 from ._bucket import Bucket
 from ._guard import SMALL
+from ._lot import Lot
 from ._options import block_size_for
 from ._weights import Weight
 
@@ -43,8 +44,9 @@ class Plan:
         params: All parameters of the group.
         places: What it takes for granted about each of them.
         buckets: Weights that CUDA kernels step together.
+        lots: Weights of one shape that take the exact step together.
         rest: The others.
-        checked: Those of the rest whose gradients are looked at before the step.
+        checked: Those whose gradients are looked at before the step.
         skip: Leave out weights whose gradient is not finite.
         held: Tensors of the states that the launches know by address.
     """
@@ -55,6 +57,7 @@ class Plan:
     params: list[Tensor]
     places: list[tuple[Any, ...] | None]
     buckets: list[Bucket]
+    lots: list[Lot]
     rest: list[Alone]
     checked: list[Weight]
     skip: bool
@@ -62,7 +65,6 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._bad: set[Weight] = set()
-        self._reports: dict[Weight, tuple[Tensor, Tensor]] = {}
         self.half = [one.weight for one in self.members() if one.weight.is_half]
 
     def same_numbers(self, group: dict[str, Any]) -> bool:
@@ -96,17 +98,8 @@ class Plan:
 
     def complain(self) -> None:
         """Raise if a gradient of an earlier step, on CUDA, was not finite."""
-        for bucket in self.buckets:
-            bucket.complain()
-        for weight, (bad, seen) in self._reports.items():
-            if seen:
-                bad.zero_()
-                seen.zero_()
-                raise NonFiniteGradientError(
-                    f"the gradient of {weight.name} must be finite: at an earlier step it was "
-                    "not, and the step was not taken. Lower the learning rate, clip, or look for "
-                    "the overflow in the model."
-                )
+        for shape in self._shapes():
+            shape.complain()
 
     def check(self) -> None:
         """Raise for gradients that cannot be used, or note them to be skipped."""
@@ -137,44 +130,28 @@ class Plan:
         for bucket in self.buckets:
             for weight in bucket.weights:
                 yield Alone(weight, bucket.block_size, self.update.with_stream(weight.stream))
+        for lot in self.lots:
+            for weight in lot.weights:
+                yield Alone(weight, "dense", self.update.with_stream(weight.stream))
         yield from self.rest
 
-    def lots(self) -> Iterator[list[Weight]]:
-        """All weights, in lots that are looked at together: small ones of one shape."""
-        for bucket in self.buckets:
-            if bucket.weights[0].p.numel() <= SMALL:
-                yield bucket.weights
+    def together(self) -> Iterator[list[Weight]]:
+        """All weights, in lists that are looked at together: small ones of one shape."""
+        for shape in self._shapes():
+            if shape.weights[0].p.numel() <= SMALL:
+                yield shape.weights
             else:
-                yield from ([weight] for weight in bucket.weights)
+                yield from ([weight] for weight in shape.weights)
         for one in self.rest:
             yield [one.weight]
 
-    def skips(self, weight: Weight) -> bool:
-        """Whether this weight is left out of this step."""
-        return weight in self._bad
+    def _shapes(self) -> list[Bucket | Lot]:
+        return [*self.buckets, *self.lots]
 
-    def without_nonfinite(
-        self,
-        weight: Weight,
-        state: dict[str, Any],
-        D: Tensor,
-        new: Tensor | None,
-        M: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The direction and the momentum, or those that change nothing, decided on the device."""
-        finite = torch.isfinite(D).all()
-        if self.skip:
-            state["skipped"] += ~finite
-        else:
-            if weight not in self._reports:
-                bad = torch.zeros((), dtype=torch.bool, device=D.device)
-                self._reports[weight] = bad, torch.zeros((), dtype=torch.bool, pin_memory=True)
-            bad, seen = self._reports[weight]
-            seen.copy_(bad.logical_or_(~finite), non_blocking=True)
-        if new is not None:
-            assert M is not None
-            new = torch.where(finite, new, M)
-        return torch.where(finite, D, 0), new
+    @property
+    def left_out(self) -> Collection[Weight]:
+        """Weights that this step does not move."""
+        return self._bad
 
 
 def make_plan(
@@ -195,6 +172,7 @@ def make_plan(
     """
     skip = group["nonfinite"] == "skip"
     buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
+    lots: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
     rest: list[Alone] = []
     for weight, state in zip(weights, states, strict=True):
         _refuse_sparse(weight)
@@ -203,10 +181,13 @@ def make_plan(
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
         size = block_size_for(group["block_size"], weight.d, weight.p.device)
         key = None if group["sampler"] != "uniform" else _bucket_key(weight, state, size)
-        if key is None:
+        alone = id(weight) if group["foreach"] is False else None
+        if size == "dense":
+            large = id(weight) if weight.p.numel() > SMALL else None
+            lots[(*_lot_key(weight, state), alone or large)].append((weight, state))
+        elif key is None:
             rest.append(Alone(weight, size, update.with_stream(weight.stream)))
         else:
-            alone = id(weight) if group["foreach"] is False else None
             buckets[(*key, alone)].append((weight, state))
     made = []
     for (device, size, *_), members in buckets.items():
@@ -214,8 +195,9 @@ def make_plan(
         made.append(
             Bucket(ours, theirs, size, count(device), skip=skip, moments=update.beta2 is not None)
         )
-    on_device = [one for one in rest if one.weight.p.device.type == "cuda" and one.size == "dense"]
-    checked = [one.weight for one in rest if one not in on_device]
+    exact = [Lot(*zip(*members, strict=True), skip=skip) for members in lots.values()]
+    on_host = [w for lot in exact for w in lot.weights if w.p.device.type != "cuda"]
+    checked = [*on_host, *(one.weight for one in rest)]
     params = list(group["params"])
     held: list[tuple[dict[str, Any], str, Tensor]] = [
         (state, key, state[key])
@@ -224,7 +206,7 @@ def make_plan(
         if key in state
     ]
     places = [place(p) for p in params]
-    return Plan(dict(group), update, group, params, places, made, rest, checked, skip, held)
+    return Plan(dict(group), update, group, params, places, made, exact, rest, checked, skip, held)
 
 
 def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple[Any, ...] | None:
@@ -243,6 +225,13 @@ def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple
         return None
     layouts = tuple((view.stride(), view.dtype) for view in views)
     return (weight.p.device, size, views[0].shape, layouts, state.get("since"))
+
+
+def _lot_key(weight: Weight, state: dict[str, Any]) -> tuple[Any, ...]:
+    """What weights of one lot have in common."""
+    points, grad = weight.points(state), weight.p.grad
+    assert grad is not None
+    return (points.device, points.dtype, grad.dtype, weight.view.matrices)
 
 
 def place(p: Tensor) -> tuple[Any, ...] | None:

@@ -1,0 +1,120 @@
+"""Weights of one shape that take the exact step together, as one batch."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import NonFiniteGradientError
+from ..kernels.row_moments.reference import row_moments
+from ..kernels.update import Update, direction
+from ._dense import dense_step
+from ._weights import Weight
+
+
+class Lot:
+    """Weights with the same matrices (n, d, k) on one device, whose block size is "dense".
+
+    A network has many small weights of few shapes: one batched exponential costs the device little
+    more than one, and the host no more.
+
+    Args:
+        weights: The weights.
+        states: Their states.
+        skip: Leave out weights whose gradient is not finite, and count them.
+    """
+
+    def __init__(
+        self, weights: Sequence[Weight], states: Sequence[dict[str, Any]], *, skip: bool
+    ) -> None:
+        self.weights, self._states, self._skip = list(weights), list(states), skip
+        device = weights[0].p.device
+        self._bad = torch.zeros(len(weights), dtype=torch.bool, device=device)
+        pinned = device.type == "cuda"
+        self._seen = torch.zeros(len(weights), dtype=torch.bool, pin_memory=pinned)
+
+    def complain(self) -> None:
+        """Raise if a gradient of an earlier step, on CUDA, was not finite."""
+        if not self._seen.any():
+            return
+        names = [w.name for w, bad in zip(self.weights, self._seen, strict=True) if bad]
+        self._bad.zero_()
+        self._seen.zero_()
+        raise NonFiniteGradientError(
+            f"the gradient of {', '.join(names)} must be finite: at an earlier step it was not, "
+            "and the step was not taken. Lower the learning rate, clip, or look for the overflow "
+            "in the model."
+        )
+
+    def step(
+        self,
+        update: Update,
+        retraction: Any,
+        time: Callable[[], int],
+        left_out: Collection[Weight],
+        store: Callable[[Weight, Tensor], None],
+    ) -> None:
+        """Step all weights but those left out.
+
+        Args:
+            update: The numbers of the step.
+            retraction: "exp", "cayley" or "polar".
+            time: Steps done before, on the host.
+            left_out: Weights that stay as they are.
+            store: Brings stepped points into their parameter, if they are a copy.
+        """
+        pairs = zip(self.weights, self._states, strict=True)
+        members = [(weight, state) for weight, state in pairs if weight not in left_out]
+        if not members:
+            return
+        weights, states = zip(*members, strict=True)
+        n = weights[0].num_matrices
+        points = [weight.view(weight.points(state)) for weight, state in members]
+        G = _batch([weight.view(weight.p.grad) for weight in weights])
+        w = None
+        if update.beta2 is not None:
+            steps = time()
+            moved = [
+                row_moments(state["exp_avg_sq"], part, steps - state["since"], update)
+                for state, part in zip(states, torch.split(G, n), strict=True)
+            ]
+            w = _batch(moved)
+        X, M = _batch(points), None
+        if "momentum_buffer" in states[0]:
+            buffers = [weight.view(state["momentum_buffer"]) for weight, state in members]
+            M = _batch(buffers)
+        D, new = direction(G.to(X.dtype), M, update)
+        if X.device.type == "cuda":
+            D, new = self._without_nonfinite(D, new, M)
+        if new is not None:
+            torch._foreach_copy_(buffers, list(torch.split(new, n)))
+            for weight, state, buffer in zip(weights, states, buffers, strict=True):
+                if buffer.data_ptr() != state["momentum_buffer"].data_ptr():  # it was a copy
+                    state["momentum_buffer"].copy_(weight.view.restore(buffer))
+        Y = dense_step(X, D, update.lr, retraction, w)
+        torch._foreach_copy_(points, list(torch.split(Y, n)))
+        for weight, point in zip(weights, points, strict=True):
+            store(weight, point)
+
+    def _without_nonfinite(
+        self, D: Tensor, new: Tensor | None, M: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The direction and the momentum, or those that change nothing, decided on the device."""
+        num = len(self.weights)  # on CUDA none is left out on the host
+        finite = torch.isfinite(D).view(num, -1).all(-1)
+        if self._skip:
+            for state, good in zip(self._states, finite, strict=True):
+                state["skipped"] += ~good
+        else:
+            self._seen.copy_(self._bad.logical_or_(~finite), non_blocking=True)
+        each = finite.repeat_interleave(len(D) // num)[:, None, None]
+        if new is not None:
+            assert M is not None
+            new = torch.where(each, new, M)
+        return torch.where(each, D, 0), new
+
+
+def _batch(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors as one; a single one as it is."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
