@@ -15,8 +15,9 @@ def skewflow(*words, before="pass"):
     "words, expected",
     [
         ((), ["bench"]),
-        (("bench",), ["step", "Time one step of FlowSGD"]),
+        (("bench",), ["step", "Time one step of FlowSGD", "training"]),
         (("bench", "step"), ["--d", "--k", "--wide", "--shapes", "--block-sizes", "--save"]),
+        (("bench", "training"), ["--network", "--precision", "--mode", "--depth", "--save"]),
     ],
 )
 def test_help_names_what_there_is(words, expected):

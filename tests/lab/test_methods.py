@@ -17,7 +17,14 @@ def model():
 
 
 @pytest.mark.parametrize(
-    "method, sizes", [("exact", ["dense"]), ("s=2", [2]), ("s=r", [9, 10]), ("vanilla", None)]
+    "method, sizes",
+    [
+        ("exact", ["dense"]),
+        ("s=2", [2]),
+        ("s=r", [9, 10]),
+        ("auto", ["auto"]),
+        ("vanilla", None),
+    ],
 )
 def test_every_method_trains_and_keeps_what_it_says(method, sizes, model):
     optimizers = make_optimizers(model, method, lr=0.1, orthogonal_lr=0.1)

@@ -19,12 +19,13 @@ def main() -> None:
 
     from ..errors import SkewflowError
     from . import reproduce
-    from .bench import step
+    from .bench import step, training
     from .demo import demo
     from .report.command import report
 
     bench = tyro.extras.SubcommandApp()
     bench.command(name="step")(step.main)
+    bench.command(name="training")(training.main)
 
     app = tyro.extras.SubcommandApp()
     app.command(bench, name="bench", help="Measure what something costs, against its rivals.")

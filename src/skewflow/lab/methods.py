@@ -11,9 +11,9 @@ from ..geometry.matrices import as_matrices
 from ..nn import orthogonal_parameters
 from ..optim import FlowSGD, split_parameters
 
-Method = Literal["vanilla", "exact", "s=2", "s=r"]
-"""SGD on everything; or FlowSGD on the marked weights, with all of omega, with a matching, or with
-blocks of r* rows."""
+Method = Literal["vanilla", "exact", "s=2", "s=r", "auto"]
+"""SGD on everything; or FlowSGD on the marked weights, with all of omega, with a matching, with
+blocks of r* rows, or with the measured choice."""
 
 
 def r_star(d: int) -> int:
@@ -24,6 +24,20 @@ def r_star(d: int) -> int:
         [9, 29, 51, 91]
     """
     return math.ceil(d / math.log(d))
+
+
+def block_size(method: Method, d: int) -> int | Literal["dense", "auto"]:
+    """What FlowSGD is given for a matrix of d rows.
+
+    Example:
+        >>> [block_size(method, 144) for method in ("exact", "s=2", "s=r", "auto")]
+        ['dense', 2, 29, 'auto']
+    """
+    if method == "auto":
+        return "auto"
+    if method == "exact":
+        return "dense"
+    return 2 if method == "s=2" else r_star(d)
 
 
 def make_optimizers(
@@ -51,8 +65,7 @@ def make_optimizers(
     sizes: dict[int | str, list[tuple[str, nn.Parameter]]] = {}
     for name, p in marked:
         d = as_matrices(p).shape[-2]
-        size = "dense" if method == "exact" else 2 if method == "s=2" else r_star(d)
-        sizes.setdefault(size, []).append((name, p))
+        sizes.setdefault(block_size(method, d), []).append((name, p))
     groups = [{"params": params, "block_size": size} for size, params in sizes.items()]
     flow = FlowSGD(groups, orthogonal_lr, momentum=momentum, seed=seed)
     return [flow, torch.optim.SGD(rest, lr=lr, momentum=momentum)]

@@ -94,26 +94,46 @@ def in_turn(update: Update) -> Make:
     return made
 
 
-def geoopt(params: Sequence[nn.Parameter]) -> Method:
-    """RiemannianSGD of geoopt on its default, canonical Stiefel manifold."""
+def geoopt(matrices: Sequence[Tensor], lr: float, momentum: float = 0.0) -> torch.optim.Optimizer:
+    """RiemannianSGD of geoopt on its default, canonical Stiefel manifold, of tall matrices."""
     from geoopt import ManifoldParameter, Stiefel
     from geoopt.optim import RiemannianSGD
 
-    points = [ManifoldParameter(X, manifold=Stiefel()) for X in _tall(params)]
-    for point, G in zip(points, _tall_gradients(params), strict=True):
-        point.grad = G
-    return Method(RiemannianSGD(points, lr=LR).step, lambda: [p.data for p in points])
+    points = [ManifoldParameter(X, manifold=Stiefel()) for X in matrices]
+    made: torch.optim.Optimizer = RiemannianSGD(points, lr=lr, momentum=momentum)
+    return made
 
 
-def pogo(params: Sequence[nn.Parameter]) -> Method:
-    """POGO of pogo-torch with its SGD base."""
+def pogo(matrices: Sequence[Tensor], lr: float, momentum: float = 0.0) -> torch.optim.Optimizer:
+    """POGO of pogo-torch with its SGD base, of tall matrices."""
     from pogo import POGO, base
 
-    points = [nn.Parameter(X) for X in _tall(params)]
-    for point, G in zip(points, _tall_gradients(params), strict=True):
-        point.grad = G
+    points = [nn.Parameter(X) for X in matrices]
     options: dict[str, Any] = {"flatten_fn": lambda x: x.unsqueeze(0), "rows": False}
-    return Method(POGO(points, base.SGD(), lr=LR, **options).step, lambda: [p.data for p in points])
+    made: torch.optim.Optimizer = POGO(points, base.SGD(momentum), lr=lr, **options)
+    return made
+
+
+def of_tall(make: Callable[..., torch.optim.Optimizer]) -> Make:
+    """An optimiser that takes tall matrices only and moves them in place."""
+
+    def made(params: Sequence[nn.Parameter]) -> Method:
+        optimizer = make(_tall(params), LR)
+        points = optimizer.param_groups[0]["params"]
+        for point, G in zip(points, _tall_gradients(params), strict=True):
+            point.grad = G
+        return Method(optimizer.step, lambda: [p.data for p in points])
+
+    return made
+
+
+def free_parameters(X: Tensor, constrain: Callable[[nn.Module], object]) -> nn.Module:
+    """A module whose `weight` is the tall matrix X, behind parameters that are free to move."""
+    layer = nn.Module()
+    layer.weight = nn.Parameter(X.clone(memory_format=torch.contiguous_format))
+    constrain(layer)
+    layer.weight = X  # the same start as everybody: some libraries draw their own
+    return layer
 
 
 def parametrised(constrain: Callable[[nn.Module], object]) -> Make:
@@ -126,11 +146,7 @@ def parametrised(constrain: Callable[[nn.Module], object]) -> Make:
 
     def made(params: Sequence[nn.Parameter]) -> Method:
         gradients = _tall_gradients(params)
-        layers = [nn.Module() for _ in params]
-        for layer, X in zip(layers, _tall(params), strict=True):
-            layer.weight = nn.Parameter(X.clone(memory_format=torch.contiguous_format))
-            constrain(layer)
-            layer.weight = X  # the same start as everybody: some libraries draw their own
+        layers = [free_parameters(X, constrain) for X in _tall(params)]
         free = [p for layer in layers for p in layer.parameters()]
         sgd = torch.optim.SGD(free, lr=LR)
 
@@ -158,10 +174,10 @@ BASELINES: dict[str, Make] = {
     "Cayley solve": in_turn(cayley_solve),
     "landing": in_turn(landing),
     "QR retraction": in_turn(qr_retraction),
-    "geoopt RiemannianSGD": geoopt,
+    "geoopt RiemannianSGD": of_tall(geoopt),
     "geotorch": geotorch,
     "torch orthogonal": parametrised(orthogonal),
-    "pogo-torch": pogo,
+    "pogo-torch": of_tall(pogo),
 }
 """Steps that keep weights orthogonal, by the name they have in tables."""
 

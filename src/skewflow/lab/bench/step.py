@@ -2,26 +2,23 @@
 
 import json
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from ...optim import FlowSGD
 from ..environment import environment
 from ..files import RunError, append_rows, repository_table, write_atomically
 from .baselines import BASELINES, Make, Step, optimizer
+from .command import bar, check_machine, show, why_not, written
 from .step_report import Row, draw, heading, notes, saved_rows, table
-from .timing import interleaved, ratio, reason
+from .timing import interleaved, ratio
 from .weights import SETS, Shape, haar_weights, parameters
 
 SIZES = (256, 512, 1024, 2048)
-PEERS = ("geoopt", "geotorch", "pogo")
-ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +114,7 @@ def build(config: StepBench, case: Case) -> tuple[dict[str, Step], dict[str, str
         try:
             steps[name] = make(parameters(weights, gradients)).step
         except Exception as error:  # a rival's failure is a result; the others go on
-            absent = isinstance(error, ModuleNotFoundError) and error.name in PEERS
-            why[name] = ABSENT if absent else f"failed: {reason(error)}"
+            why[name] = why_not(error)
     return steps, why
 
 
@@ -176,35 +172,23 @@ def run(config: StepBench, progress: Progress) -> dict[str, Any]:
 def main(config: StepBench) -> None:
     """Time one step of FlowSGD and of everything that could be taken instead."""
     check(config)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns) as progress:
+    with bar() as progress:
         result = run(config, progress)
-    out = Console()
-    if not out.is_terminal:
-        out = Console(width=240)  # a file has no edge to fold the table at
-    say = partial(out.print, markup=False, highlight=False)
     if not result["rows"]:
-        say("interrupted before the first size was done: nothing is written")
+        show("interrupted before the first size was done: nothing is written")
         raise SystemExit(130)
-    say(heading(result))
-    out.print(table(result))
-    for line in notes(result):
-        say(line)
-    written = [json_path(config), *draw(result, config.out)]
+    paths = [json_path(config), *draw(result, config.out)]
     if config.save:
-        written.append(repository_table("step"))
-        append_rows(written[-1], saved_rows(result))
-    say(f"written: {', '.join(map(str, written))}")
+        paths.append(repository_table("step"))
+        append_rows(paths[-1], saved_rows(result))
+    show(heading(result), table(result), *notes(result), written(paths))
     if not result["complete"]:
         raise SystemExit(130)
 
 
 def check(config: StepBench) -> None:
     """Refuse what cannot run, before the first minute is spent."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda needs a CUDA device and torch sees none: use cpu.")
-    if config.rounds < 1:
-        raise RunError(f"--rounds must be at least 1: got {config.rounds}.")
+    check_machine(config.device, config.rounds, config.out)
     if not config.d or min(config.d) < 2:
         raise RunError(f"--d must be sizes of at least 2: got {config.d}.")
     if not config.block_sizes or min(config.block_sizes) < 2:
@@ -216,11 +200,6 @@ def check(config: StepBench) -> None:
         )
     if config.shapes != "matrix" and (config.d != SIZES or config.k is not None or config.wide):
         raise RunError(f"--shapes {config.shapes} fixes the sizes: leave out --d, --k, --wide.")
-    there = next(path for path in (config.out, *config.out.parents) if path.exists())
-    if not there.is_dir():
-        raise RunError(
-            f"--out must be a folder: got {config.out}, and {there} is a file. Name another."
-        )
     if config.save:
         repository_table("step")
 

@@ -1,0 +1,53 @@
+"""What the benchmark commands share: the checks before the first minute, the bar, the print-out."""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..files import RunError
+from .timing import reason
+
+PEERS = ("geoopt", "geotorch", "pogo")
+ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
+
+
+def check_machine(device: str, rounds: int, out: Path) -> None:
+    """Refuse a device that is not there, no rounds at all, and a file in the folder's place."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RunError("--device cuda needs a CUDA device and torch sees none: use cpu.")
+    if rounds < 1:
+        raise RunError(f"--rounds must be at least 1: got {rounds}.")
+    there = next(path for path in (out, *out.parents) if path.exists())
+    if not there.is_dir():
+        raise RunError(f"--out must be a folder: got {out}, and {there} is a file. Name another.")
+
+
+def why_not(error: Exception) -> str:
+    """What the table says of a method that could not be made: a rival's failure is a result."""
+    absent = isinstance(error, ModuleNotFoundError) and error.name in PEERS
+    return ABSENT if absent else f"failed: {reason(error)}"
+
+
+def bar() -> Progress:
+    """The progress bar of a benchmark."""
+    return Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+
+
+def show(*parts: str | Table) -> None:
+    """Print a result."""
+    out = Console()
+    if not out.is_terminal:
+        out = Console(width=240)  # a file has no edge to fold the table at
+    say = partial(out.print, markup=False, highlight=False)
+    for part in parts:
+        say(part)
+
+
+def written(paths: Iterable[Path]) -> str:
+    """The last line: where the numbers are."""
+    return f"written: {', '.join(map(str, paths))}"
