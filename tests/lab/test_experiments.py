@@ -31,6 +31,16 @@ SMALL = {
     "table2": {"d": 6, "num_sequences": 2, "step_sizes": (0.01, 0.1), "ranges": (10, 10_000)},
     "haar": {"d": 6, "block_sizes": (2, 3), "num_rotations": 30, "num_samples": 200},
     "convergence": {"sizes": (4, 5), "num_steps": 80, "num_runs": 5},
+    "cifar": {
+        "depth": 5,
+        "width": 2,
+        "batch": 32,
+        "epochs": 3,
+        "images": 100,
+        "data": "digits",
+        "lrs": (0.1,),
+        "scales": (1.0,),
+    },
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
 }
 """The quick preset of each experiment, made smaller still."""
@@ -78,15 +88,18 @@ def test_the_report_shows_every_experiment(runs):
         assert experiment.title in page and summary(runs, name)["command"] in page
 
 
-def test_a_training_that_was_stopped_goes_on_to_the_same_summary(runs, tmp_path, monkeypatch):
-    experiment, config = small("rho")
+@pytest.mark.parametrize("name, stop_at", [("rho", 5), ("cifar", 1), ("cifar", 2)])
+def test_a_training_that_was_stopped_goes_on_to_the_same_summary(
+    name, stop_at, runs, tmp_path, monkeypatch
+):
+    experiment, config = small(name)
     save, calls = Run.save, 0
 
     def stop(run, cell, state):
         nonlocal calls
         calls += 1
         save(run, cell, state)
-        if calls == 5:
+        if calls == stop_at:
             raise KeyboardInterrupt
 
     monkeypatch.setattr("skewflow.lab.run.Run.save", stop)
@@ -94,7 +107,7 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_summary(runs, tmp_path,
         execute(experiment, config, out=tmp_path, console=Console(quiet=True))
     folder = execute(experiment, config, out=tmp_path, resume=True, console=Console(quiet=True))
     for file in ("summary.json", "metrics.jsonl"):
-        assert (folder / file).read_bytes() == (runs / "rho" / file).read_bytes()
+        assert (folder / file).read_bytes() == (runs / name / file).read_bytes()
 
 
 def test_the_unscaled_series_fails_where_the_scaled_one_does_not(runs):

@@ -86,7 +86,7 @@ class Run:
             _same_config(found, wanted, folder)
             starts = _read_starts(folder / "environment.json")
             run._recover()
-        now = environment("cpu")
+        now = environment(wanted["config"].get("device", "cpu"))
         if starts:
             last = starts[-1]
             run.changed = sorted(k for k in {*now, *last} - {"date"} if now.get(k) != last.get(k))

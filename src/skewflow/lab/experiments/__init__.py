@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..experiment import Experiment
+from .cifar import Cifar
 from .convergence import Convergence
 from .haar import Haar
 from .numerics import Numerics
@@ -21,5 +22,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Numerics(),
         Convergence(),
         Haar(),
+        Cifar(),
     )
 }
