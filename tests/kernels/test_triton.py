@@ -283,7 +283,7 @@ def test_what_the_kernels_cannot_do_is_refused(generator, device):
     case = Case(200, 1, generator, device)
     for retraction, largest in (("exp", 128), ("cayley", 64)):
         update = replace(case.update, retraction=retraction)
-        with pytest.raises(ValueError, match=f"must be at most {largest} .* '{retraction}': got"):
+        with pytest.raises(ValueError, match=f"must be at most {largest} .*'{retraction}': got"):
             plan_blocks(case.operands(), update, largest + 1)
     case.Xs = [X.double() for X in case.Xs]
     with pytest.raises(ValueError, match="needs float32 points: got torch.float64"):
