@@ -7,6 +7,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from skewflow.kernels._triton import Launch, Operands
+from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.update import Update
@@ -18,6 +19,9 @@ TYPES = {
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
+SMALL_SHARED = 99 * 1024
+"""Bytes of shared memory that a program may have on GPUs for the desktop."""
+
 NUMBERS = {"scale": "fp64", "momentum": "fp64", "beta2": "fp64", "eps": "fp64", "done": "i64"}
 
 
@@ -29,7 +33,8 @@ def type_of(value):
     return "i32"
 
 
-def compile_launch(launch: Launch) -> None:
+def compile_launch(launch: Launch) -> int:
+    """Compile, and say how many bytes of shared memory a program takes."""
     signature, constants = {}, {}
     for place, parameter in enumerate(launch.kernel.params):
         name = parameter.name
@@ -41,7 +46,8 @@ def compile_launch(launch: Launch) -> None:
         else:
             signature[name] = type_of(value)
     source = ASTSource(launch.kernel, signature, constants)
-    compile(source, target=GPUTarget("cuda", 90, 32), options=launch.options)
+    compiled = compile(source, target=GPUTarget("cuda", 90, 32), options=launch.options)
+    return compiled.metadata.shared
 
 
 def operands(shape, *, num, columns, momentum, low, rich):
@@ -75,10 +81,15 @@ def main() -> None:
             plan_pairs(ours, update, **({"chunks": 2} if columns else {"block_k": 16})),
             plan_blocks(ours, update, 20, early=1),
         ]
+        if columns == rich:
+            plans.append(plan_blocks(ours, update, 100, early=1, reload=rich))
         launches = [launch for plan in plans for launch in plan.launches]
         for launch in launches:
-            compile_launch(launch)
-            print(launch.kernel.__name__, "columns" if columns else "rows", rich)
+            shared = compile_launch(launch)
+            name = launch.kernel.__name__
+            print(name, "columns" if columns else "rows", rich)
+            if shared > (MOST_SHARED if name == "act" and not rich else SMALL_SHARED):
+                raise MemoryError(f"a program of {name} takes {shared} bytes of shared memory.")
 
 
 if __name__ == "__main__":

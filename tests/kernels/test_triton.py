@@ -1,56 +1,26 @@
 """The CUDA kernels against the references: interpreted on a CPU, compiled where there is a GPU."""
 
-import os
 from dataclasses import replace
 
 import pytest
 import torch
 
-from helpers import assert_close, randn, random_stiefel
+from helpers import assert_close, randn
 from skewflow.kernels.permutation.reference import matching_at, order_at
 from skewflow.kernels.rotate_blocks.reference import step_blocks
 from skewflow.kernels.rotate_pairs.reference import step_pairs
-from skewflow.kernels.update import Update
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if INTERPRETED and isinstance(tl.sum, triton.runtime.jit.JITFunction):
-    raise RuntimeError(
-        "triton was imported before tests/kernels/conftest.py set TRITON_INTERPRET=1: "
-        "set it in the environment, or find out what imports triton."
-    )
-
-from skewflow.kernels._triton import Operands  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
 from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402
 from skewflow.kernels.rotate_pairs._turn_triton import turn  # noqa: E402
 from skewflow.kernels.row_moments.reference import row_moments  # noqa: E402
+from triton_cases import LATE, SEED, Case  # noqa: E402
 
-SEED = 2**40 + 3
-LATE = 12345678901  # a step whose high word counts
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory(monkeypatch):
-    """Fresh memory holds NaN, or rows that do not exist, so that a cell left unwritten shows."""
-
-    def poison(allocate):
-        def allocate_poisoned(*args, **kwargs):
-            tensor = allocate(*args, **kwargs)
-            return tensor.fill_(torch.nan if tensor.is_floating_point() else 2**30)
-
-        return allocate_poisoned
-
-    monkeypatch.setattr(torch, "empty", poison(torch.empty))
-    monkeypatch.setattr(torch.Tensor, "new_empty", poison(torch.Tensor.new_empty))
-
-
-@pytest.fixture
-def device():
-    return "cpu" if INTERPRETED else "cuda"
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
 @triton.jit
@@ -123,63 +93,6 @@ def test_turns_keep_lengths_to_the_last_place(cayley, device):
     assert_close("sine", expected.sin(), sine, torch.float32)
     # What is left is the rounding of the two numbers themselves.
     assert ((1 + lost) ** 2 + sine**2 - 1).abs().max() < 1.5 * 2**-23
-
-
-class Case:
-    """Parameters of one shape with their gradients and momenta, and the reference's way on."""
-
-    def __init__(
-        self, d, k, generator, device, *, n=1, num=1, columns=False, dtype=torch.float32,
-        grad=None, low=None, **options,
-    ):  # fmt: skip
-        def lay_out(tensor, dtype=dtype):
-            tensor = tensor.to(device, dtype)
-            return tensor.mT.contiguous().mT if columns else tensor
-
-        def draw(dtype=dtype):
-            return [lay_out(randn(n, d, k, generator=generator), dtype) for _ in range(num)]
-
-        def points():
-            if k > d:
-                return randn(n, d, k, generator=generator) / k**0.5
-            return random_stiefel(d, k, generator=generator, batch=(n,))
-
-        self.dtype, self.low, self.d = dtype, low, d
-        self.update = Update(lr=0.05 / d, seed=SEED, **options)
-        self.streams = [5, 70, 2**33][:num]
-        self.Xs = [lay_out(points()) for _ in range(num)]
-        self.Gs = draw(grad or dtype)
-        self.Ms = draw() if self.update.momentum else None
-        self.Ps = [torch.empty_like(X, dtype=low) for X in self.Xs] if low else None
-        self.device = device
-        self.flags = torch.zeros(1 + num, dtype=torch.int32, pin_memory=not INTERPRETED)
-
-    def operands(self, replayed=0, **more):
-        return Operands(
-            self.Xs, self.Gs, self.Ms, self.Ps, self.streams,
-            torch.tensor(replayed, device=self.device), self.flags, **more,
-        )  # fmt: skip
-
-    def check(self, plan, reference, steps=(3, LATE), *args, **tuning):
-        """Each step of the fused form from where it is, against the reference's."""
-        for step in (torch.tensor(s, device=self.device) for s in steps):
-            grads = [G.clone() for G in self.Gs]
-            Ms = self.Ms or [None] * len(self.Xs)
-            expected = [
-                reference(X, G, M, step, replace(self.update, stream=stream), *args)
-                for X, G, M, stream in zip(self.Xs, self.Gs, Ms, self.streams, strict=True)
-            ]
-            plan(self.operands(int(step) - 2), self.update, *args, **tuning)(self.update, done=2)
-            for p, (X, M) in enumerate(expected):
-                assert torch.equal(self.Gs[p], grads[p])
-                assert_close("X", X.cpu(), self.Xs[p].cpu(), self.dtype)
-                if M is not None:
-                    assert_close("M", M.cpu(), self.Ms[p].cpu(), self.dtype)
-                if self.low:
-                    # The interpreter cuts off where a GPU rounds.
-                    factor = 1.0 if INTERPRETED else 0.0
-                    rounded = self.Xs[p].to(self.low)
-                    assert_close("P", rounded.cpu(), self.Ps[p].cpu(), self.low, factor=factor)
 
 
 OPTIONS = [
@@ -368,8 +281,10 @@ def test_a_gradient_that_is_not_finite_is_reported_and_touches_nothing(
 
 def test_what_the_kernels_cannot_do_is_refused(generator, device):
     case = Case(200, 1, generator, device)
-    with pytest.raises(ValueError, match="`block_size` must be at most 64 in the CUDA kernel"):
-        plan_blocks(case.operands(), case.update, 65)
+    for retraction, largest in (("exp", 128), ("cayley", 64)):
+        update = replace(case.update, retraction=retraction)
+        with pytest.raises(ValueError, match=f"must be at most {largest} .*'{retraction}': got"):
+            plan_blocks(case.operands(), update, largest + 1)
     case.Xs = [X.double() for X in case.Xs]
     with pytest.raises(ValueError, match="needs float32 points: got torch.float64"):
         plan_blocks(case.operands(), case.update, 2)

@@ -11,7 +11,7 @@ from skewflow.optim import FlowAdam
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SHAPES = [(64, 64), (64, 64), (100, 37), (37, 100), (3, 20, 9), (16, 3, 3, 3)]
+SHAPES = [(64, 64), (64, 64), (182, 37), (37, 182), (3, 20, 9), (16, 3, 3, 3)]
 
 
 def weights(device="cuda", dtype=torch.float32):
@@ -27,7 +27,7 @@ def fill_gradients(params, generator):
         p.grad = torch.randn(p.shape, generator=generator).to(p)
 
 
-@pytest.mark.parametrize("block_size", [2, 3, 16, "dense"])
+@pytest.mark.parametrize("block_size", [2, 3, 16, 91, "dense"])
 def test_cuda_and_cpu_take_the_same_steps(block_size):
     ends = []
     for device in ("cpu", "cuda"):
@@ -43,7 +43,7 @@ def test_cuda_and_cpu_take_the_same_steps(block_size):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("block_size", [2, 16])
+@pytest.mark.parametrize("block_size", [2, 16, 91])
 def test_a_step_never_waits_and_replays(block_size):
     ends = []
     for captured in (False, True):

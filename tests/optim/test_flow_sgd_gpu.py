@@ -13,6 +13,8 @@ from skewflow.optim import FlowSGD
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 SHAPES = [(64, 64), (100, 37), (37, 100), (3, 20, 9), (16, 3, 3, 3), (40, 2, 3, 3)]
+LARGE = [(182, 37), (37, 182), (20, 22, 3, 3)]
+"""Two or three blocks each of up to 91 rows."""
 
 
 def weights(shapes, device="cuda", dtype=torch.float32):
@@ -28,13 +30,14 @@ def fill_gradients(params, generator):
         p.grad = torch.randn(p.shape, generator=generator).to(p)
 
 
-@pytest.mark.parametrize("block_size", [2, 3, 16, "dense"])
+@pytest.mark.parametrize("block_size, lr", [(2, 1e-3), (3, 1e-3), (16, 1e-3), ("dense", 1e-3),
+                                            (91, 1e-5), (91, 1e-3), (91, 0.1)])  # fmt: skip
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_cuda_and_cpu_take_the_same_steps(block_size, momentum):
+def test_cuda_and_cpu_take_the_same_steps(block_size, lr, momentum):
     ends = []
     for device in ("cpu", "cuda"):
-        params = weights(SHAPES, device)
-        optimizer = FlowSGD(params, lr=1e-3, momentum=momentum, block_size=block_size)
+        params = weights(LARGE if block_size == 91 else SHAPES, device)
+        optimizer = FlowSGD(params, lr=lr, momentum=momentum, block_size=block_size)
         generator = torch.Generator().manual_seed(1)
         for _ in range(5):
             fill_gradients(params, generator)
@@ -45,9 +48,9 @@ def test_cuda_and_cpu_take_the_same_steps(block_size, momentum):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("block_size", [2, 16, "dense"])
+@pytest.mark.parametrize("block_size", [2, 16, 91, "dense"])
 def test_a_step_never_waits_for_the_device(block_size):
-    params = weights(SHAPES)
+    params = weights(LARGE if block_size == 91 else SHAPES)
     optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, guard_every=2)
     generator = torch.Generator().manual_seed(1)
     fill_gradients(params, generator)
@@ -61,11 +64,11 @@ def test_a_step_never_waits_for_the_device(block_size):
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("block_size", [2, 16, "dense"])
+@pytest.mark.parametrize("block_size", [2, 16, 91, "dense"])
 def test_a_captured_step_replays_with_fresh_draws(block_size):
     runs = []
     for captured in (False, True):
-        params = weights([(64, 64), (37, 100)])
+        params = weights([(64, 64), (37, 182)])
         optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, guard_every=0)
         fill_gradients(params, torch.Generator().manual_seed(1))
         for _ in range(3):
@@ -126,7 +129,7 @@ def test_a_matching_step_needs_no_memory_of_its_own():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tf32", [False, True])
-@pytest.mark.parametrize("block_size", [2, 8, 64, "dense"])
+@pytest.mark.parametrize("block_size", [2, 8, 64, 128, "dense"])
 def test_a_hundred_thousand_steps_stay_on_the_manifold(block_size, tf32):
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
@@ -172,20 +175,21 @@ def test_gradients_that_move_are_followed_and_not_kept():
     assert torch.cuda.memory_allocated() - before < 0.01 * p.numel() * p.element_size()
 
 
-@pytest.mark.parametrize("block_size", [2, 16])
+@pytest.mark.parametrize("block_size", [2, 16, 91])
 def test_one_launch_for_all_gives_the_bits_of_one_for_each(block_size):
     ends = []
     for foreach in (None, False):
-        params = weights([(64, 64)] * 5 + [(9, 64)] * 3)
+        params = weights([(182, 64)] * 5 + [(9, 182)] * 3)
         fill_gradients(params, torch.Generator().manual_seed(1))
         FlowSGD(params, lr=1e-2, block_size=block_size, foreach=foreach).step()
         ends.append([p.detach().clone() for p in params])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
-@pytest.mark.parametrize("block_size", [2, 16, "dense"])
+@pytest.mark.parametrize("block_size", [2, 16, 91, "dense"])
 def test_a_gradient_that_is_not_finite_is_raised_without_waiting(block_size):
-    params = weights([(64, 64), (64, 64), (9, 100)])
+    d = 182 if block_size == 91 else 64
+    params = weights([(d, 64), (d, 64), (9, d)])
     named = list(zip(("first", "second", "third"), params, strict=True))
     optimizer = FlowSGD(named, lr=1e-2, momentum=0.9, block_size=block_size)
     fill_gradients(params, torch.Generator().manual_seed(1))
@@ -205,9 +209,10 @@ def test_a_gradient_that_is_not_finite_is_raised_without_waiting(block_size):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("block_size", [2, 16, "dense"])
+@pytest.mark.parametrize("block_size", [2, 16, 91, "dense"])
 def test_a_gradient_that_is_not_finite_can_be_skipped_on_the_device(block_size):
-    params = weights([(64, 64), (64, 64), (9, 100)])
+    d = 182 if block_size == 91 else 64
+    params = weights([(d, 64), (d, 64), (9, d)])
     optimizer = FlowSGD(params, lr=1e-2, momentum=0.9, block_size=block_size, nonfinite="skip")
     fill_gradients(params, torch.Generator().manual_seed(1))
     optimizer.step()

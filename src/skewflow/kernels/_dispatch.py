@@ -13,18 +13,19 @@ from .update import Update
 if TYPE_CHECKING:
     from ._triton import Launches, Operands
 
-LARGEST_TRITON_BLOCK = 64
+LARGEST_TRITON_BLOCK = {"exp": 128, "cayley": 64}
 LONGEST_TRITON_COLUMN = 16384
-"""What the CUDA kernels take: the exponential of 128 rows would not fit the shared memory of one
-program, nor a longer storage row its registers. The rest runs as the reference."""
+"""What the CUDA kernels take: of more than 64 rows only the series of the exponential fits one
+program, of more than 128 not even that, nor does a longer storage row fit its registers. The rest
+runs as the reference."""
 
 
-def has_kernel(X: Float[Tensor, "n d k"], block_size: int) -> bool:
+def has_kernel(X: Float[Tensor, "n d k"], block_size: int, retraction: str) -> bool:
     """Whether `plan` can step such points."""
     if X.device.type != "cuda":
         return False
     if block_size > 2:
-        return X.dtype == torch.float32 and block_size <= LARGEST_TRITON_BLOCK
+        return X.dtype == torch.float32 and block_size <= LARGEST_TRITON_BLOCK[retraction]
     rows_contiguous = X.stride(-1) == 1
     return X.dtype in (torch.float32, torch.float64) and (
         rows_contiguous or X.shape[-2] <= LONGEST_TRITON_COLUMN

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -224,6 +225,15 @@ def num_multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that one program may have; an H200's for the interpreter, which needs none."""
+    if device.type != "cuda":
+        return 232448
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    return int(properties["max_shared_mem"])
 
 
 @cache

@@ -68,10 +68,10 @@ class Flow(torch.optim.Optimizer, ABC):
         """Take one step; every matrix stays orthogonal.
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
-        where the kernels can do it: uniform blocks of up to 64 rows of float32, pairs also of
-        float64. Take a step before the capture, and capture again after `load_state_dict`. A graph
-        holds the numbers of its capture, such as the learning rate, and replays have no drift
-        guard: take a step outside of it now and then.
+        where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
+        `retraction="cayley"`), pairs also of float64. Take a step before the capture, and capture
+        again after `load_state_dict`. A graph holds the numbers of its capture, such as the
+        learning rate, and replays have no drift guard: take a step outside of it now and then.
 
         Args:
             closure: Recomputes the loss and the gradients, as in `torch.optim`.

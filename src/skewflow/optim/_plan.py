@@ -180,7 +180,7 @@ def make_plan(
         if skip and "skipped" not in state:
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
         size = block_size_for(group["block_size"], weight.d, weight.p.device)
-        key = None if group["sampler"] != "uniform" else _bucket_key(weight, state, size)
+        key = None if group["sampler"] != "uniform" else _bucket_key(weight, state, size, update)
         alone = id(weight) if group["foreach"] is False else None
         if size == "dense":
             large = id(weight) if weight.p.numel() > SMALL else None
@@ -209,7 +209,9 @@ def make_plan(
     return Plan(dict(group), update, group, params, places, made, exact, rest, checked, skip, held)
 
 
-def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple[Any, ...] | None:
+def _bucket_key(
+    weight: Weight, state: dict[str, Any], size: int | str, update: Update
+) -> tuple[Any, ...] | None:
     """What weights of one bucket have in common; None where no CUDA kernel can reach them."""
     if weight.p.device.type != "cuda" or not isinstance(size, int):
         return None
@@ -221,7 +223,7 @@ def _bucket_key(weight: Weight, state: dict[str, Any], size: int | str) -> tuple
     views = [weight.view(t) for t in stepped]
     if any(view.data_ptr() != t.data_ptr() for view, t in zip(views, stepped, strict=True)):
         return None  # the view is a copy
-    if not has_kernel(views[0], size):
+    if not has_kernel(views[0], size, update.retraction):
         return None
     layouts = tuple((view.stride(), view.dtype) for view in views)
     return (weight.p.device, size, views[0].shape, layouts, state.get("since"))

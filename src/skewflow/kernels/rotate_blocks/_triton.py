@@ -7,7 +7,8 @@ with E instead of $\Gamma(A)$ makes every rounding error proportional to the ste
 steps drift little. The products are of TF32 triples, as exact as float32 and much faster.
 
 A group is a block, or, for s < 16, as many blocks as fit the 16 rows that a tensor core multiplies:
-their joint A is block diagonal, and so is its exponential.
+their joint A is block diagonal, and so is its exponential. Blocks of more than 64 rows are turned
+by the kernels of `_action_triton.py`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -35,41 +36,18 @@ from ..permutation._triton import (
     load_key,
     load_scale,
     load_step,
-    permute,
     raise_flag,
 )
 from ..row_moments._triton import moment_launches
 from ..update import Update
+from ._action_triton import action_launches
 from ._exponential_triton import cayley, exponential, polish
+from ._rows_triton import block_of, find_rows, start_of
 
-GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2}
-APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4}
-"""Programs a multiprocessor by padded block size: the best of a sweep on one H200."""
-
-
-@triton.jit
-def _start_of(block, small, larger):
-    """First place, in the shuffled order, of a block: the first `larger` have small + 1 rows."""
-    return block * small + tl.minimum(block, larger)
-
-
-@triton.jit
-def _block_of(place, small, larger):
-    """The block that holds a place of the shuffled order."""
-    return tl.where(place < larger * (small + 1), place // (small + 1), (place - larger) // small)
-
-
-@triton.jit
-def _find_rows(
-    group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK: tl.constexpr, S: tl.constexpr
-):
-    """The rows of a group of blocks, and which of the S lanes hold one."""
-    begin = _start_of(group * PACK, small, larger)
-    end = _start_of(tl.minimum((group + 1) * PACK, num_blocks), small, larger)
-    places = begin + tl.arange(0, S)
-    present = places < end
-    rows = permute(tl.where(present, places, 0), d, key, BITS, NUM_ROUNDS)
-    return rows.to(tl.int64), present
+GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2, 128: 1}
+APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4, 128: 2}
+"""Programs a multiprocessor by padded block size: up to 64 the best of a sweep on one H200, for
+128 as many as its shared memory holds."""
 
 
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
@@ -121,7 +99,7 @@ def _gram(
         M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
     mu = tl.full((), momentum, X_TYPE)
     key = load_key(table_ptr, first_stream, param, b, seed, load_step(done, replayed_ptr))
-    rows, present = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
+    rows, present = find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
     rows, present = rows[:, None], (present & is_live(live_ptr, param))[:, None]
     begin = split * split_size
     end = tl.minimum(begin + split_size, k)
@@ -184,8 +162,8 @@ def _retract(
             split = first + ahead
             inside = tile < tl.where(split < splits, S * S, 0)
             total += tl.load(shares_ptr + split * (S * S) + tile, mask=inside, other=0.0)
-    places = _start_of(group * PACK, small, larger) + lane
-    block = _block_of(places, small, larger)
+    places = start_of(group * PACK, small, larger) + lane
+    block = block_of(places, small, larger)
     last = tl.minimum((group + 1) * PACK, num_blocks)
     together = (block[:, None] == block[None, :]) & (block < last)[:, None]
     matrix = tl.program_id(0) // num_groups
@@ -194,7 +172,7 @@ def _retract(
         b = (matrix % n).to(tl.int64)
         step = load_step(done, replayed_ptr)
         key = load_key(table_ptr, first_stream, matrix // n, b, seed, step)
-        rows, _ = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
+        rows, _ = find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
         i, j, begin = rows[:, None], rows[None, :], matrix.to(tl.int64) * d
         A *= load_scale(scale, moments_ptr, begin, i, j, together, tl.float32)
     else:
@@ -251,7 +229,7 @@ def _apply(
     if HAS_P:
         P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
     key = load_key(table_ptr, first_stream, param, b, seed, load_step(done, replayed_ptr))
-    rows, present = _find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
+    rows, present = find_rows(group, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, PACK, S)
     rows, present = rows[:, None], (present & is_live(live_ptr, param))[:, None]
     lane = tl.arange(0, S)
     E_ptr += (matrix.to(tl.int64) * num_groups + group) * (S * S)
@@ -280,28 +258,31 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
         update: Switches and seed of the step; its numbers are given at each launch.
         block_size: s, between 2 and `LARGEST_TRITON_BLOCK`.
         **tuning: Overrides of the launches: `splits`, `block_k`, `apply_splits`, `apply_block_k`,
-            `gram_warps`, `retract_warps`, `apply_warps`, `early`.
+            `gram_warps`, `retract_warps`, `apply_warps`, `early`, `reload`.
 
     Raises:
         ValueError: If the blocks are too large or the points not float32.
     """
     X = operands.Xs[0]
-    if block_size > LARGEST_TRITON_BLOCK:
+    largest = LARGEST_TRITON_BLOCK[update.retraction]
+    if block_size > largest:
         raise ValueError(
-            f"`block_size` must be at most {LARGEST_TRITON_BLOCK} in the CUDA kernel: got "
-            f"{block_size}."
+            f"`block_size` must be at most {largest} in the CUDA kernel of "
+            f"retraction={update.retraction!r}: got {block_size}."
         )
     if X.dtype != torch.float32:
         raise ValueError(f"the CUDA kernel of blocks needs float32 points: got {X.dtype}.")
     d = X.shape[1]
     num_blocks = -(-d // block_size)
     small, larger = divmod(d, num_blocks)
-    pack = max(1, 16 // (small + bool(larger)))
-    S = max(16, triton.next_power_of_2(small + bool(larger)))
+    most = small + bool(larger)
+    pack = max(1, 16 // most)
+    S = max(16, triton.next_power_of_2(most))
     num_groups = triton.cdiv(num_blocks, pack)
     programs = operands.num_matrices * num_groups
-    gram = _split(X, programs, GRAM_PROGRAMS[S], tuning.get("splits"))
-    apply = _split(X, programs, APPLY_PROGRAMS[S], tuning.get("apply_splits"))
+    least = 256 if S <= 64 else 32  # each column is more work there
+    gram = _split(X, programs, GRAM_PROGRAMS[S], tuning.get("splits"), 256)
+    apply = _split(X, programs, APPLY_PROGRAMS[S], tuning.get("apply_splits"), least)
     # A kernel may start while the one before it ends, and wait only where it needs its results.
     early = bool(tuning.get("early", starts_early(X.device)))
     chained = {"launch_pdl": True} if early else {}
@@ -319,7 +300,7 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
         "S": S,
         "EARLY": early,
     }
-    block_k = {"BLOCK_K": tuning.get("block_k", 64)}
+    block_k = {"BLOCK_K": tuning.get("block_k", 64 if S <= 64 else 32)}
     apply_block_k = {"BLOCK_K": tuning.get("apply_block_k", 64 if S <= 32 else 32)}
     launches = [
         *moment_launches(operands, arguments),
@@ -328,7 +309,16 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
             programs * gram["splits"],
             {**arguments, **gram, **block_k},
             num_warps=tuning.get("gram_warps", S // 16),
+            num_stages=3 if S <= 64 else 2,
         ),
+    ]
+    kept = [shares, E, arguments["table_ptr"], *operands.kept]
+    if S > 64:
+        terms = X.new_empty(programs, dtype=torch.int32)
+        arguments |= {"terms_ptr": terms, "TAIL": 32 if most <= 96 else 64}
+        launches += action_launches(X, programs, arguments, gram, apply, chained, tuning)
+        return Launches(X.device, scale_of(d, block_size), launches, [terms, *kept])
+    launches += [
         Launch(
             _retract,
             programs,
@@ -344,14 +334,15 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
             **chained,
         ),
     ]
-    kept = [shares, E, arguments["table_ptr"], *operands.kept]
     return Launches(X.device, scale_of(d, block_size), launches, kept)
 
 
-def _split(X: Tensor, num_programs: int, per_sm: int, splits: int | None) -> dict[str, int]:
-    """Stretches of the columns: `per_sm` programs a multiprocessor, none under 256 columns."""
+def _split(
+    X: Tensor, num_programs: int, per_sm: int, splits: int | None, least: int
+) -> dict[str, int]:
+    """Stretches of the columns: `per_sm` programs a multiprocessor, none under `least` columns."""
     k = X.shape[-1]
     most = per_sm * num_multiprocessors(X.device) // num_programs
-    wanted = splits or max(1, min(most, k // 256))
+    wanted = splits or max(1, min(most, k // least))
     size = triton.cdiv(triton.cdiv(k, wanted), 16) * 16  # 16, so that the loads stay wide
     return {"splits": triton.cdiv(k, size), "split_size": size}
