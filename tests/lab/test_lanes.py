@@ -48,7 +48,7 @@ def test_lanes_train_as_each_would_alone(images):
 
 def test_one_of_the_lanes_can_train_by_itself(images):
     side = SideBySide([lane("s=2"), lane("s=2")])
-    before = [p.clone() for p in side.lanes[1].model.parameters()]
+    before = [p.detach().clone() for p in side.lanes[1].model.parameters()]
     side.train_epoch(images.shuffled(32, 0, 0), only=0)
     for p, q in zip(side.lanes[1].model.parameters(), before, strict=True):
         assert torch.equal(p, q)

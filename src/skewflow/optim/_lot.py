@@ -102,7 +102,7 @@ class Lot:
     ) -> tuple[Tensor, Tensor | None]:
         """The direction and the momentum, or those that change nothing, decided on the device."""
         num = len(self.weights)  # on CUDA none is left out on the host
-        finite = torch.isfinite(D).view(num, -1).all(-1)
+        finite = torch.isfinite(D).reshape(num, -1).all(-1)
         if self._skip:
             for state, good in zip(self._states, finite, strict=True):
                 state["skipped"] += ~good

@@ -1,0 +1,37 @@
+"""Exact steps of one shape together: what the device decides, on the CPU."""
+
+import pytest
+import torch
+
+from helpers import randn
+from skewflow.errors import NonFiniteGradientError
+from skewflow.geometry.matrices import MatrixView
+from skewflow.nn import orthogonal_
+from skewflow.optim._lot import Lot
+from skewflow.optim._weights import Weight
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9), (2, 9, 4)], ids=str)
+def test_a_weight_whose_direction_is_not_finite_stays_and_is_reported(shape, skip, generator):
+    weights, states = [], []
+    for n in range(3):
+        p = orthogonal_(torch.empty(shape), generator=generator)
+        weights.append(Weight(p, f"weight {n}", MatrixView.of(p), n))
+        states.append({"skipped": torch.zeros((), dtype=torch.int64)})
+    lot = Lot(weights, states, skip=skip)
+    D = torch.cat([w.view(randn(*shape, generator=generator)) for w in weights])
+    new, M = 2 * D, torch.zeros_like(D)
+    D[len(D) // 3, 2, 1] = torch.inf  # of the second weight
+    direction, momentum = lot._without_nonfinite(D, new, M)
+    for n, (ours, theirs) in enumerate(zip(direction.chunk(3), D.chunk(3), strict=True)):
+        assert torch.equal(ours, torch.zeros_like(ours) if n == 1 else theirs)
+    for n, (ours, theirs) in enumerate(zip(momentum.chunk(3), new.chunk(3), strict=True)):
+        assert torch.equal(ours, torch.zeros_like(ours) if n == 1 else theirs)
+    assert [state["skipped"].item() for state in states] == [0, int(skip), 0]
+    if skip:
+        lot.complain()
+    else:
+        with pytest.raises(NonFiniteGradientError, match="gradient of weight 1 must be finite"):
+            lot.complain()
+        lot.complain()  # once
