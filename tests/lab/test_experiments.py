@@ -31,6 +31,7 @@ SMALL = {
     "table2": {"d": 6, "num_sequences": 2, "step_sizes": (0.01, 0.1), "ranges": (10, 10_000)},
     "haar": {"d": 6, "block_sizes": (2, 3), "num_rotations": 30, "num_samples": 200},
     "convergence": {"sizes": (4, 5), "num_steps": 80, "num_runs": 5},
+    "mnist": {"width": 10, "epochs": 2, "num_images": 300, "data": "digits"},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
 }
 """The quick preset of each experiment, made smaller still."""

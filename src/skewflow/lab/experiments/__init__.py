@@ -5,6 +5,7 @@ from typing import Any
 from ..experiment import Experiment
 from .convergence import Convergence
 from .haar import Haar
+from .mnist import Mnist
 from .numerics import Numerics
 from .rho import Rho
 from .table1 import Table1
@@ -21,5 +22,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Numerics(),
         Convergence(),
         Haar(),
+        Mnist(),
     )
 }
