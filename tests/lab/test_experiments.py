@@ -41,6 +41,7 @@ SMALL = {
         "lrs": (0.1,),
         "scales": (1.0,),
     },
+    "mnist": {"width": 10, "epochs": 2, "num_images": 300, "data": "digits"},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
 }
 """The quick preset of each experiment, made smaller still."""

@@ -45,3 +45,11 @@ def test_every_method_trains_and_keeps_what_it_says(method, sizes, model):
         assert largest_error(model) < 1e-5
     held = {p for o in optimizers for group in o.param_groups for p in group["params"]}
     assert held == set(model.parameters())
+
+
+def test_the_error_does_not_grow_with_the_number_of_columns():
+    for k in (4, 64):
+        layer = OrthogonalLinear(64, k)
+        with torch.no_grad():
+            layer.weight.mul_(1.1)
+        assert largest_error(layer) == pytest.approx(1.1**2 - 1, rel=1e-4)

@@ -77,4 +77,4 @@ def largest_error(model: nn.Module) -> float:
     r"""The largest $\|W^\top W - I\|_F / \sqrt k$ of the marked weights."""
     with torch.no_grad():
         marked = [as_matrices(p) for _, p in orthogonal_parameters(model)]
-        return max(float(orthogonality_error(X).max()) for X in marked)
+        return max(float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5 for X in marked)

@@ -6,6 +6,7 @@ from ..experiment import Experiment
 from .cifar import Cifar
 from .convergence import Convergence
 from .haar import Haar
+from .mnist import Mnist
 from .numerics import Numerics
 from .rho import Rho
 from .table1 import Table1
@@ -23,5 +24,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Convergence(),
         Haar(),
         Cifar(),
+        Mnist(),
     )
 }
