@@ -47,7 +47,7 @@ from ._rows_triton import block_of, find_rows, start_of
 GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2, 128: 1}
 APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4, 128: 2}
 """Programs a multiprocessor by padded block size: up to 64 the best of a sweep on one H200, for
-128 as many as its shared memory holds."""
+128 not measured."""
 
 
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
