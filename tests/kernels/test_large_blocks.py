@@ -61,6 +61,15 @@ def test_large_blocks_turn_by_any_angle(s, norm, generator, device):
     assert_close("X^T X", (before.mT @ before).cpu(), (X.mT @ X).cpu(), torch.float32, factor=0.05)
 
 
+def test_an_absurd_angle_of_large_blocks_turns_by_some_angle(generator, device):
+    case = Case(66, 4, generator, device)
+    update = replace(case.update, lr=1e10)  # no digit of the angle is known
+    plan_blocks(case.operands(), update, 66)(update)
+    X = case.Xs[0]
+    assert_close("X^T X", torch.eye(4)[None], (X.mT @ X).cpu(), torch.float32)
+    assert case.flags.tolist() == [0, 0]
+
+
 @triton.jit
 def write_terms(norm_ptr, terms_ptr):
     pid = tl.program_id(0)
@@ -109,12 +118,12 @@ def test_parameters_of_large_blocks_that_are_not_live_stay_as_they_are(generator
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # the interpreter's NumPy
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("bad, lr", [(float("nan"), 1e-4), (-float("inf"), 1e-4), (1e38, 1e2)])
-def test_a_product_of_large_blocks_that_is_not_finite_turns_nothing(bad, lr, generator, device):
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf"), 1e38])
+def test_a_product_of_large_blocks_that_is_not_finite_turns_nothing(bad, generator, device):
     case = Case(150, 4, generator, device, num=2)
     case.Gs[1][0, 3, 2] = bad
     before = case.Xs[1].clone()
-    plan_blocks(case.operands(), case.update, 75)(replace(case.update, lr=lr))
+    plan_blocks(case.operands(), case.update, 75)(case.update)
     if device == "cuda":
         torch.cuda.synchronize()
     assert case.flags.tolist() == [1, 0, 1]
@@ -129,7 +138,7 @@ def test_two_steps_of_large_blocks_give_the_same_bits(device):
     for _ in range(2):
         case = Case(100, 33, torch.Generator().manual_seed(1), device)
         plan_blocks(case.operands(4), case.update, 100, splits=2)(case.update)
-        plan_blocks(case.operands(5), case.update, 100, splits=2)(replace(case.update, lr=1.0))
+        plan_blocks(case.operands(5), case.update, 100, splits=2)(replace(case.update, lr=0.1))
         runs.append(case.Xs)
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 

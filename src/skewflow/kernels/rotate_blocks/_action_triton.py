@@ -1,9 +1,9 @@
 r"""Blocks of more than 64 rows on CUDA: their exponential fits no program, but its action does.
 
 What fits are products of 64 x 64 tiles. So a block is two parts, 64 rows and up to TAIL more, and
-its skew A lies in memory, from where its tiles are read again for every product. A small turn is
-never formed: the series of $\exp(A)$ is applied to the rows themselves. The exponential of a large
-A is formed there, in memory, a few columns at a time, by one program alone.
+its skew A lies in memory. A small turn is never formed: the series of $\exp(A)$ is applied to the
+rows themselves. The exponential of a large A is formed there, in memory, a few columns at a time,
+by one program alone.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -105,16 +105,17 @@ def count_terms(norm):
 
 @triton.jit
 def _exponential(A_ptr, spare_ptr, norm, TAIL: tl.constexpr):
-    r"""Replace A by $\exp(A) - I$: scaling, series, squaring back, one Newton-Schulz step.
+    r"""Replace A by $\exp(A) - I$: scaling, series, squaring back, each time polished.
 
-    Every pass reads one place and writes the other, and the squarings come in pairs, so that the
-    last writes where A was. A barrier shows the program what its other threads have written.
+    Without that, a square would double what is missing to a rotation, and many would overflow.
+    Every pass reads one place and writes the other; a barrier shows the program what its other
+    threads have written.
     """
     squarings, factor = 0, 1.0
-    while (norm > 0.5) & (squarings < 40):  # a bound, so that any norm comes to an end
-        norm *= 0.25
-        factor *= 0.25
-        squarings += 2
+    while norm > 0.5:
+        norm *= 0.5
+        factor *= 0.5
+        squarings += 1
     terms = count_terms(norm)
     head, tail = tl.arange(0, HEAD), tl.arange(0, TAIL) + HEAD
     tl.debug_barrier()
@@ -124,10 +125,14 @@ def _exponential(A_ptr, spare_ptr, norm, TAIL: tl.constexpr):
         C, D = _series(A_ptr, factor, C, D, terms, TAIL, 2, True)
         _store(spare_ptr, head, cols, C)
         _store(spare_ptr, tail, cols, D)
-    for _ in range(0, squarings // 2):
+    for _ in range(0, squarings):
         _square(spare_ptr, A_ptr, TAIL)
-        _square(A_ptr, spare_ptr, TAIL)
-    _polish(spare_ptr, A_ptr, TAIL)
+        _polish(A_ptr, spare_ptr, TAIL)
+    tl.debug_barrier()
+    for first in range(0, HEAD + TAIL, COLUMNS):
+        cols = first + tl.arange(0, COLUMNS)
+        _store(A_ptr, head, cols, _load(spare_ptr, head, cols))
+        _store(A_ptr, tail, cols, _load(spare_ptr, tail, cols))
 
 
 @triton.jit
