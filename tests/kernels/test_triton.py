@@ -163,6 +163,16 @@ def test_blocks_turn_far(retraction, generator, device):
     case.check(plan_blocks, step_blocks, (0,), 20)
 
 
+@pytest.mark.parametrize("lr", [1e3, 1e6, 1e12])
+def test_an_absurd_angle_turns_by_some_angle(lr, generator, device):
+    case = Case(20, 7, generator, device)
+    case.update = replace(case.update, lr=lr)
+    plan_blocks(case.operands(), case.update, 20)(case.update)
+    X = case.Xs[0].cpu()
+    assert_close("X^T X", torch.eye(7)[None], X.mT @ X, torch.float32)
+    assert not case.flags.any()
+
+
 @pytest.mark.parametrize("retraction", ["exp", "cayley"])
 def test_many_steps_stay_on_the_manifold(retraction, generator, device):
     case = Case(6, 4, generator, device, retraction=retraction, momentum=0.9)

@@ -25,7 +25,7 @@ def exponential(A, norm):
         A3 = product(A2, A)
         E = A + (A2 / 2 + (A3 / 6 + product(A3, A / 24 + A2 / 120 + A3 / 720)))
     else:
-        E = polish(far(A, norm))
+        E = far(A, norm)
     return E
 
 
@@ -38,9 +38,13 @@ def polish(E):
 
 @triton.jit
 def far(A, norm):
-    r"""$\exp(A) - I$ by scaling to norm 1/2, eight terms of the series, and squaring back."""
+    r"""$\exp(A) - I$ by scaling to norm 1/2, eight terms of the series, and squaring back.
+
+    Each square would double what is missing to a rotation, and many would overflow: so each is
+    polished. The norm is finite.
+    """
     squarings = 0
-    while (norm > 0.5) & (squarings < 40):  # a bound, or an infinite norm would never end
+    while norm > 0.5:
         norm *= 0.5
         A *= 0.5
         squarings += 1
@@ -49,9 +53,9 @@ def far(A, norm):
     A4 = product(A2, A2)
     # The diagonal term A4 / 24 joins outside the product: there it costs no identity matrix.
     tail = product(A4, A / 120 + A2 / 720 + A3 / 5040 + A4 / 40320)
-    E = A + (A2 / 2 + (A3 / 6 + (A4 / 24 + tail)))
+    E = polish(A + (A2 / 2 + (A3 / 6 + (A4 / 24 + tail))))
     for _ in range(squarings):
-        E = 2 * E + product(E, E)
+        E = polish(2 * E + product(E, E))
     return E
 
 
