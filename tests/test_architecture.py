@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "skewflow"
 
 LAYERS = [
     "errors",
+    "_files",
     "_typing",
     "_validate",
     "geometry",
