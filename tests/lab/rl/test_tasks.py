@@ -91,3 +91,14 @@ def test_a_missing_simulator_is_named_with_the_way_to_install_it(monkeypatch):
     monkeypatch.setattr(tasks, "find_spec", lambda name: None if name == "dm_control" else name)
     with pytest.raises(RunError, match=r"need dm_control, .* pip install 'skewflow\[rl\]'"):
         tasks.make("HalfCheetah")
+
+
+@needs_simulators
+def test_a_simulation_that_breaks_warns_and_writes_no_file(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    environment = tasks.make("HalfCheetah")
+    environment.reset(0)
+    with pytest.warns(RuntimeWarning, match="MuJoCo: Nan, Inf or huge value in"):
+        environment.step(np.full(6, np.nan))
+    environment.close()
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """The six control tasks of Sec. 6.1 under one interface; rewards and ends are their own."""
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -53,7 +54,7 @@ class _Gymnasium(Environment):
     def __init__(self, name: str) -> None:
         import gymnasium
 
-        self._env: Any = gymnasium.make(name)
+        self._env: Any = gymnasium.make(name, disable_env_checker=True)
         (self.observation_size,) = self._env.observation_space.shape
         space = self._env.action_space
         self.low, self.high = space.low.astype(np.float64), space.high.astype(np.float64)
@@ -125,9 +126,21 @@ def make(task: str) -> Environment:
     spec = _SPECS[task]
     require_simulators()
     os.environ.setdefault("MUJOCO_GL", "disabled")  # or dm_control looks for a display
-    environment = spec.suite(*spec.names)
+    import mujoco
+
+    # MuJoCo would print and write a file into the working directory. What it says of a model as it
+    # is loaded concerns the authors of the model.
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        environment = spec.suite(*spec.names)
+    finally:
+        mujoco.set_mju_user_warning(_warn)
     environment.alive = spec.alive
     return environment
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"MuJoCo: {text}", RuntimeWarning, stacklevel=2)
 
 
 def missing_simulators() -> list[str]:
