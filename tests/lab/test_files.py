@@ -1,7 +1,6 @@
 import pytest
 
-from skewflow._files import write_atomically
-from skewflow.lab.files import append_rows, repository_table
+from skewflow.lab.files import append_rows, repository_table, write_atomically
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):

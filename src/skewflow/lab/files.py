@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._files import write_atomically
+from .._files import write_atomically as write_atomically
 from ..errors import SkewflowError
 
 ROOT = Path(__file__).parents[3]

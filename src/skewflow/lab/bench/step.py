@@ -9,10 +9,9 @@ from typing import Any, Literal
 import torch
 from rich.progress import Progress
 
-from ..._files import write_atomically
 from ...optim import FlowSGD
 from ..environment import environment
-from ..files import RunError, append_rows, repository_table
+from ..files import RunError, append_rows, repository_table, write_atomically
 from .baselines import BASELINES, Make, Step, optimizer
 from .command import bar, check_machine, show, why_not, written
 from .step_report import Row, draw, heading, notes, saved_rows, table

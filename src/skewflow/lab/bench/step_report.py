@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ..._files import write_atomically
+from ..files import write_atomically
 from .baselines import PARAMETRISATIONS
 from .timing import percentiles
 

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from ..._files import write_atomically
 from ..experiments import EXPERIMENTS
-from ..files import RunError, read_json, read_object
+from ..files import RunError, read_json, read_object, write_atomically
 from .assets import to_svg, to_text
 
 HERE = Path(__file__).parent
