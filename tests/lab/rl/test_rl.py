@@ -142,17 +142,20 @@ def test_the_stochastic_method_turns_a_matching_and_the_exact_one_all_planes(gen
 def test_the_verdict_follows_the_numbers():
     made = lambda *scores: [{"score": score} for score in scores]  # noqa: E731
     group = {"task": "Humanoid", "hidden": 200}
+    low = made(1, 3, 2, 2)
     found = {
         "generations": 9,
         "groups": [
-            {**group, "methods": {"vanRNN": made(1, 3), "stoch-ortRNN": made(5, 7)}},
-            {**group, "methods": {"vanRNN": made(1, 3), "exact-ortRNN": made(2, 9)}},
+            {**group, "methods": {"vanRNN": low, "stoch-ortRNN": made(5, 7, 6, 6)}},
+            {**group, "methods": {"vanRNN": low, "exact-ortRNN": made(2, 9, 9, 9)}},
+            {**group, "methods": {"affine": made(1), "exact-ortRNN": made(9)}},
             {"task": "swimmer15", "hidden": 0, "methods": {"affine": made(4)}},
         ],
     }
     text = RL.verdict(found)
     assert "stoch-ortRNN 6 (5 to 7), vanRNN 2 (1 to 3); every seed of stoch-ortRNN is" in text
     assert "the seeds of exact-ortRNN and vanRNN overlap" in text
+    assert "affine 1 (1 to 1); fewer than 4 seeds rank nothing" in text
     assert text.endswith("swimmer15: affine 4 (4 to 4).")
 
 
@@ -161,6 +164,17 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
     words = ("reproduce", "rl", "--out", tmp_path)
     status, out, err = call(monkeypatch, capsys, *words, "--task", "Ant")
     assert status == 2 and "HalfCheetah" in out + err
+    monkeypatch.setattr(tasks, "find_spec", lambda name: name)
+    for option, value, text in [
+        ("--generations", 0, "--generations must be at least 1: got 0."),
+        ("--hidden", 1, "--hidden must be at least 2: got 1."),
+        ("--seeds", -1, "--seeds must be at least 0: got -1."),
+        ("--orthogonal-lr", 0, "--orthogonal-lr must be above 0 and finite: got 0.0."),
+        ("--task", None, "at least one task, method, hidden size and seed: got none."),
+    ]:
+        values = () if value is None else (value,)
+        status, _, err = call(monkeypatch, capsys, *words, option, *values)
+        assert status == 1 and text in " ".join(err.split())
     monkeypatch.setattr(tasks, "find_spec", lambda name: None)
     status, _, err = call(monkeypatch, capsys, *words)
     assert status == 1 and "pip install 'skewflow[rl]'" in " ".join(err.split())
