@@ -72,8 +72,8 @@ def minimize(
         shaping: See `direction_weights`.
         top: Use only this many of the directions, the best.
         perturbation: Of the orthogonal parameters: "ambient" as in the paper, which evaluates `f`
-            off the manifold, or "geodesic", which never does and often needs fewer generations, at
-            the price of an exponential for each evaluation.
+            off the manifold, or "geodesic", which never does, at the price of an exponential for
+            each evaluation.
         num_evaluations: Evaluations of each point, for an `Objective` with seeds.
         maximize: Maximise instead.
         seed: Of all random numbers.
