@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "skewflow"
 
 LAYERS = [
     "errors",
+    "_files",
     "_typing",
     "_validate",
     "geometry",
@@ -28,7 +29,9 @@ LAYERS = [
 
 HEAVY = {"matplotlib", "gymnasium", "ray", "jax", "rustworkx", "triton"}
 HEAVY |= {"numba", "rich", "tyro"}
+HEAVY |= {"mujoco", "dm_control"}
 LAB_ONLY = {"matplotlib", "gymnasium", "ray", "jax", "tyro", "rich", "jinja2", "pooch", "sklearn"}
+LAB_ONLY |= {"mujoco", "dm_control"}
 
 
 def imports(path):

@@ -20,7 +20,7 @@ def test_the_examples_of_a_page_run(page):
 def test_the_functions_of_the_paper_map_exist():
     text = (ROOT / "docs" / "explanation" / "paper-map.md").read_text()
     names = re.findall(
-        r"`((?:flows|geometry|tournaments|samplers|kernels|optim|nn)\.[A-Za-z_.]+)`", text
+        r"`((?:es|flows|geometry|tournaments|samplers|kernels|optim|nn)\.[A-Za-z_.]+)`", text
     )
     assert len(names) > 30
     for name in names:

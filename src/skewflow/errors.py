@@ -47,3 +47,15 @@ class TooLargeError(SkewflowError, ValueError):
 
 class NonFiniteGradientError(SkewflowError, ValueError):
     """A gradient holds NaN or infinity; the message names the parameter."""
+
+
+class NonFiniteReturnError(SkewflowError, ValueError):
+    """A function that evolution strategies evaluate gave NaN or infinity."""
+
+
+class WorkerError(SkewflowError, RuntimeError):
+    """A worker process cannot do its work: it dies again and again, or cannot be given it."""
+
+
+class CheckpointError(SkewflowError, ValueError):
+    """A saved state cannot be read, or belongs to another run."""

@@ -56,6 +56,15 @@ class Experiment(ABC, Generic[Config]):
     """What the paper says, in a sentence or two, with its place."""
     presets: Mapping[str, Config]
     """"quick" takes seconds, "paper" the settings that we record."""
+    preset_help: str = '"quick" takes seconds, "paper" minutes.'
+    """How long the presets take, for the help text."""
+    local: frozenset[str] = frozenset()
+    """Settings that say how a run is done and not what comes out: they are not recorded, and a
+    resumed run may have others."""
+
+    def missing(self) -> str | None:
+        """What has to be installed before it can run, in words; None if nothing."""
+        return None
 
     @abstractmethod
     def cells(self, config: Config) -> Sequence[str]:

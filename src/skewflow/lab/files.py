@@ -1,13 +1,13 @@
-"""Files that are written whole or not at all, and the tables of the repository."""
+"""The files of a run, and the tables of the repository."""
 
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._files import write_atomically as write_atomically
 from ..errors import SkewflowError
 
 ROOT = Path(__file__).parents[3]
@@ -16,21 +16,6 @@ ROOT = Path(__file__).parents[3]
 
 class RunError(SkewflowError, RuntimeError):
     """A run cannot start, go on or be written; the message says what to do."""
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, a crash or a power cut never leaves half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")  # one name: the next write clears up after a crash
-    try:
-        with open(beside, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        _sync_folder(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -119,12 +104,3 @@ def append_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         writer.writeheader()
     writer.writerows(rows)
     write_atomically(path, before + text.getvalue())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

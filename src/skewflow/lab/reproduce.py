@@ -26,7 +26,7 @@ from .files import read_json, write_json
 from .report.assets import write_assets
 from .run import Run
 
-PRESETS = ("quick", "paper")
+PRESETS = ("ci", "quick", "paper")
 
 
 def app(args: Sequence[str]) -> tyro.extras.SubcommandApp:
@@ -61,7 +61,7 @@ def execute(
         "experiment": experiment.name,
         "preset": preset,
         "command": command_line(experiment, config, preset),
-        "config": asdict(config),
+        "config": {k: v for k, v in asdict(config).items() if k not in experiment.local},
     }
     cells = experiment.cells(config)
     start_threads()
@@ -105,7 +105,7 @@ def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
     base = experiment.presets[preset]
     for field in fields(config):
         value = getattr(config, field.name)
-        if value == getattr(base, field.name):
+        if value == getattr(base, field.name) or field.name in experiment.local:
             continue
         flag = field.name.replace("_", "-")
         if isinstance(value, bool):
@@ -118,10 +118,13 @@ def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
 
 def _command(experiment: Experiment[Any], preset: str) -> Callable[..., None]:
     """The function behind one subcommand, its defaults those of the preset."""
+    if preset not in experiment.presets:
+        preset = "quick"  # the command line names the preset of another experiment, or a wrong one
+    settings = experiment.presets[preset]
 
     def reproduce(
-        config: Any = experiment.presets[preset],
-        preset: Literal["quick", "paper"] = "quick",
+        config: Any = settings,
+        preset: str = "quick",
         out: Path = Path("runs"),
         resume: bool = False,
     ) -> None:
@@ -138,13 +141,14 @@ def _command(experiment: Experiment[Any], preset: str) -> Callable[..., None]:
         print(summary["verdict"])
         print(f"written: {(folder / 'summary.json').resolve()}")
 
-    kind: Any = type(experiment.presets[preset])
+    kind: Any = type(settings)
     reproduce.__annotations__["config"] = tyro.conf.OmitArgPrefixes[kind]  # type: ignore[misc]
+    reproduce.__annotations__["preset"] = Literal[tuple(experiment.presets)]
     reproduce.__doc__ = f"""{experiment.title}
 
     Args:
         config: The settings.
-        preset: "quick" takes seconds, "paper" minutes; the defaults below are the preset's.
+        preset: {experiment.preset_help} The defaults below are the preset's.
         out: The run's folder is made in here.
         resume: Go on with the run in that folder.
     """

@@ -9,6 +9,7 @@ from .haar import Haar
 from .mnist import Mnist
 from .numerics import Numerics
 from .rho import Rho
+from .rl import RL
 from .table1 import Table1
 from .table2 import Table2
 from .variance import Variance
@@ -25,5 +26,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Haar(),
         Cifar(),
         Mnist(),
+        RL(),
     )
 }

@@ -1,0 +1,316 @@
+"""Ask and tell: perturbations out, values in, a step of torch's optimisers (Sec. 6.1)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import _validate
+from ..errors import (
+    CheckpointError,
+    NonFiniteGradientError,
+    NonFiniteReturnError,
+    NotOnManifoldError,
+    ShapeError,
+)
+from ..geometry.checks import check_stiefel
+from ..geometry.matrices import MatrixView
+from .generation import Generation, Task, seeds_for
+from .moments import Moments
+from .objective import Outcome, is_finite
+from .shaping import SHAPINGS, check_top, direction_weights
+
+
+@dataclass(frozen=True)
+class Record:
+    """One generation in numbers, none of them read off a clock.
+
+    Args:
+        generation: Counts from 0.
+        mean: Mean value of the perturbed points.
+        deviation: Their standard deviation.
+        best: The best of them.
+        score: Mean value of the centre *before* this generation's step; None if not evaluated.
+        steps: What all evaluations so far have cost together, scores not counted.
+    """
+
+    generation: int
+    mean: float
+    deviation: float
+    best: float
+    score: float | None
+    steps: int
+
+
+class EvolutionStrategy:
+    r"""Black-box gradients from antithetic Gaussian directions, stepped by any optimisers.
+
+    A generation is n directions $\delta$, each evaluated on both sides of the centre. Their
+    weighted sum (`direction_weights`) is written to `.grad`, its sign such that descent improves,
+    and the optimisers step. An orthogonal parameter belongs to `FlowSGD` or `FlowAdam`, with any
+    sampler: the paper's settings are ``block_size=2, sampler="h_regular"`` (Sec. 6.1). It is
+    perturbed in the ambient space like every other one, so a perturbed point is *not* orthogonal,
+    or, if it is named in `geodesics`, along geodesics: the direction is projected to the tangent
+    space, which does not change the generator $\Omega$ of the step.
+
+    Args:
+        params: A module, or parameters by name; the optimisers' own tensors.
+        optimizers: They hold each of these parameters once.
+        num_directions: n; a generation has 2n points.
+        sigma: Length of a perturbation, for each entry.
+        shaping: "ars", "ranks" or "plain", see `direction_weights`.
+        top: Use only this many of the directions, the best.
+        maximize: Larger values are better.
+        geodesics: Names of orthogonal parameters to perturb along geodesics.
+        num_evaluations: Evaluations of each point, with different seeds; their mean counts.
+        num_scores: Evaluations of the centre that are reported with every generation.
+        common_seeds: All points of a generation are evaluated with the same seeds (common random
+            numbers). If not, only the two sides of a direction are.
+        seed: Of the directions and of the evaluations' seeds.
+
+    Example:
+        >>> x = nn.Parameter(torch.tensor([3.0, -2.0]))
+        >>> adam = torch.optim.Adam([x], lr=0.1)
+        >>> strategy = EvolutionStrategy({"x": x}, [adam], num_directions=8, sigma=0.1)
+        >>> for _ in range(60):
+        ...     generation = strategy.ask()
+        ...     points = [generation.params(task) for task in generation.tasks]
+        ...     record = strategy.tell([float(p["x"].square().sum()) for p in points])
+        >>> bool(x.detach().norm() < 0.2)
+        True
+    """
+
+    def __init__(
+        self,
+        params: nn.Module | Mapping[str, Tensor],
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        num_directions: int,
+        sigma: float,
+        shaping: Literal["ars", "ranks", "plain"] = "ars",
+        top: int | None = None,
+        maximize: bool = False,
+        geodesics: Iterable[str] = (),
+        num_evaluations: int = 1,
+        num_scores: int = 0,
+        common_seeds: bool = True,
+        seed: int = 0,
+    ) -> None:
+        named = params.named_parameters() if isinstance(params, nn.Module) else params.items()
+        self.params: dict[str, Tensor] = dict(named)
+        self.optimizers = list(optimizers)
+        _validate.count(num_directions, "num_directions")
+        _validate.count(num_evaluations, "num_evaluations")
+        _validate.one_of(shaping, tuple(SHAPINGS), "shaping")
+        check_top(top, num_directions)
+        if not 0 < sigma < float("inf"):
+            raise ValueError(f"`sigma` must be above 0 and finite: got {sigma}.")
+        for name, value in (("seed", seed), ("num_scores", num_scores)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"`{name}` must be a whole number from 0 on: got {value!r}.")
+        self.num_directions, self.sigma, self.shaping, self.top = (
+            num_directions,
+            sigma,
+            shaping,
+            top,
+        )
+        self.maximize, self.geodesics = maximize, frozenset(geodesics)
+        self.num_evaluations, self.num_scores = num_evaluations, num_scores
+        self.common_seeds, self.seed = common_seeds, seed
+        self.generation = self.steps = 0
+        self.moments: Moments | None = None
+        self._asked: Generation | None = None
+        self._check_params()
+
+    def _check_params(self) -> None:
+        if not self.params:
+            raise ValueError("`params` must hold at least one parameter: got none.")
+        for name, p in self.params.items():
+            _validate.floating(p, name)
+        unknown = sorted(self.geodesics - set(self.params))
+        if unknown:
+            raise ValueError(
+                f"`geodesics` must name parameters: got {', '.join(unknown)}; there are "
+                f"{', '.join(self.params)}."
+            )
+        for name in self.geodesics:
+            point = self.params[name].detach()
+            check = check_stiefel(MatrixView.of(point, name)(point))
+            if not check:
+                raise NotOnManifoldError(f"{name} has no geodesics: {check.reason}")
+        held = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+        for name, p in self.params.items():
+            times = sum(p is q for q in held)
+            if times != 1:
+                raise ValueError(
+                    f"each parameter must belong to one of the optimisers: {name} belongs to "
+                    f"{times}. Give each to one optimiser, and the tensor itself, no copy of it."
+                )
+        if len(held) != len(self.params):
+            raise ValueError(
+                f"the optimisers must hold the parameters and nothing else: they hold {len(held)}, "
+                f"and there are {len(self.params)}."
+            )
+
+    def ask(self) -> Generation:
+        """The next generation; asked twice, the same one."""
+        if self._asked is None:
+            self._asked = Generation(
+                self.generation,
+                self.seed,
+                self.sigma,
+                {name: p.detach().clone() for name, p in self.params.items()},
+                self.geodesics,
+                self.moments,
+                tuple(self._tasks()),
+            )
+        return self._asked
+
+    def _tasks(self) -> Iterable[Task]:
+        n = self.num_directions
+        for i in range(n):
+            stream = 0 if self.common_seeds else i
+            seeds = seeds_for(self.seed, self.generation, stream, self.num_evaluations)
+            yield Task(2 * i, i, 1, seeds)
+            yield Task(2 * i + 1, i, -1, seeds)
+        # The same in all generations: a learning curve compares centres, not starts.
+        for k, seed in enumerate(seeds_for(self.seed, 0, n, self.num_scores)):
+            yield Task(2 * n + k, 0, 0, (seed,))
+
+    def tell(self, outcomes: Sequence[Outcome | float]) -> Record:
+        """Take one step from the values of the generation's tasks, in the order of the tasks.
+
+        Raises:
+            NonFiniteReturnError: If a value is NaN, infinite or no number; nothing was changed.
+        """
+        generation = self.ask()
+        found = [o if isinstance(o, Outcome) else Outcome(o) for o in outcomes]
+        if len(found) != len(generation.tasks):
+            raise ShapeError(
+                f"`tell` needs one value for each of the {len(generation.tasks)} tasks: got "
+                f"{len(found)}. Evaluate `ask().tasks` in their order."
+            )
+        for task, outcome in zip(generation.tasks, found, strict=True):
+            if not is_finite(outcome.value):
+                raise NonFiniteReturnError(
+                    f"values must be finite numbers: got {outcome.value!r} "
+                    f"{generation.name(task)}. Nothing was changed. Give a failed evaluation a "
+                    "large but finite loss."
+                )
+        pairs, scores = found[: 2 * self.num_directions], found[2 * self.num_directions :]
+        values = np.array([o.value for o in pairs], dtype=np.float64)
+        moments = self.moments
+        for o in pairs:
+            if o.observed is not None:
+                moments = o.observed if moments is None else moments.merge(o.observed)
+        returns = values.reshape(-1, 2) * (1.0 if self.maximize else -1.0)
+        weights = direction_weights(returns, self.sigma, self.shaping, self.top)
+        self._step(generation, weights)
+        self.moments = moments
+        self.steps += sum(o.steps for o in pairs)
+        self.generation += 1
+        self._asked = None
+        return Record(
+            generation.number,
+            float(values.mean()),
+            float(values.std()),
+            float(values.max() if self.maximize else values.min()),
+            float(np.mean([o.value for o in scores])) if scores else None,
+            self.steps,
+        )
+
+    @torch.no_grad()
+    def _step(self, generation: Generation, weights: np.ndarray) -> None:
+        gradients = descent(generation, weights)
+        for name, gradient in gradients.items():
+            if not torch.isfinite(gradient).all():
+                raise NonFiniteGradientError(
+                    f"the gradient of {name} must be finite: the returns of generation "
+                    f"{generation.number} are too large for {gradient.dtype}. Nothing was changed. "
+                    'Scale them down, or take shaping="ars" or "ranks".'
+                )
+        for name, p in self.params.items():
+            p.grad = gradients[name]
+        try:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        finally:
+            for p in self.params.values():
+                p.grad = None
+
+    def settings(self) -> dict[str, Any]:
+        """All that makes another run of it, but the optimisers."""
+        names = "num_directions sigma shaping top maximize num_evaluations num_scores"
+        kept = {name: getattr(self, name) for name in (*names.split(), "common_seeds", "seed")}
+        return {**kept, "geodesics": sorted(self.geodesics)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
+        return {
+            "settings": self.settings(),
+            "generation": self.generation,
+            "steps": self.steps,
+            "moments": None if self.moments is None else self.moments.state_dict(),
+            "params": {name: p.detach().clone() for name, p in self.params.items()},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: If the state belongs to other settings or parameters; then nothing was
+                changed.
+        """
+        self._check_state(state)
+        for name, p in self.params.items():
+            p.copy_(state["params"][name])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.generation, self.steps = state["generation"], state["steps"]
+        kept = state["moments"]
+        self.moments = None if kept is None else Moments.from_state_dict(kept)
+        self._asked = None
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        missing = {"settings", "generation", "steps", "moments", "params", "optimizers"} - set(
+            state
+        )
+        if missing:
+            raise CheckpointError(
+                "`state` must be what `EvolutionStrategy.state_dict` gave: it lacks "
+                f"{', '.join(sorted(missing))}."
+            )
+        ours, theirs = self.settings(), state["settings"]
+        differ = [
+            f"{name} ({theirs.get(name)!r} there, {ours.get(name)!r} here)"
+            for name in sorted({*ours, *theirs})
+            if ours.get(name) != theirs.get(name)
+        ]
+        if differ:
+            raise CheckpointError(
+                "a saved state goes on with its own settings only: it differs in "
+                f"{', '.join(differ)}. Use those, or start anew."
+            )
+        shapes = {name: tuple(p.shape) for name, p in self.params.items()}
+        saved = {name: tuple(p.shape) for name, p in state["params"].items()}
+        if shapes != saved or len(state["optimizers"]) != len(self.optimizers):
+            raise CheckpointError(
+                f"a saved state fits its own parameters only: it holds {saved} in "
+                f"{len(state['optimizers'])} optimisers, and here are {shapes} in "
+                f"{len(self.optimizers)}."
+            )
+
+
+def descent(generation: Generation, weights: np.ndarray) -> dict[str, Tensor]:
+    """Minus the weighted sum of the directions, summed in their order."""
+    total = {name: torch.zeros_like(p) for name, p in generation.centre.items()}
+    for number, weight in enumerate(weights.tolist()):
+        if weight:
+            for name, delta in generation.direction(number).items():
+                total[name] -= weight * delta
+    return total

@@ -1,0 +1,351 @@
+"""Evolution strategies with recurrent policies on six control tasks (Sec. 6.1)."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ...es import EvolutionStrategy, LocalWorkers
+from ...geometry.checks import orthogonality_error
+from ..experiment import Experiment, Figure, Table, Timing
+from ..files import RunError
+from ..rl.methods import ORTHOGONAL, Method, after_step, optimizers, start
+from ..rl.rollout import Rollout
+from ..rl.tasks import TASKS, TaskName, missing_simulators, require_simulators
+from ..run import Run
+from ..seeds import spawn
+from ..threads import one_thread
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+FEW = 4
+"""With fewer seeds of two equal methods, all of one lie above all of the other too often: with
+three of each once in ten times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLConfig:
+    """Policies by evolution strategies; the paper gives no more than hidden sizes and seeds."""
+
+    task: tuple[TaskName, ...] = TASKS
+    """Control tasks."""
+    method: tuple[Method, ...] = (
+        "stoch-ortRNN",
+        "exact-ortRNN",
+        "vanRNN",
+        "ortinit-vanRNN",
+        "affine",
+    )
+    """Ways of training, by the paper's names."""
+    hidden: tuple[int, ...] = (200, 400)
+    """Entries of the recurrent state; an affine policy has none."""
+    project_every: tuple[int, ...] = (20,)
+    """Steps p between two projections of ortinit-vanRNN; the paper has 20, 10, 8, 5 and 4."""
+    seeds: tuple[int, ...] = tuple(range(10))
+    """One run for each."""
+    generations: int = 500
+    """Steps of the strategy."""
+    num_directions: int = 256
+    """Directions of a generation; each costs two episodes or more."""
+    num_evaluations: int = 1
+    """Episodes on each side of a direction."""
+    horizon: int = 1000
+    """Longest episode."""
+    sigma: float = 0.02
+    """Deviation of a perturbation, by entry."""
+    lr: float = 0.02
+    """Step size of all parameters but orthogonal ones, for gradients normalised as in ARS."""
+    orthogonal_lr: float = 0.005
+    """Step size on O(d); a matching turns its planes d - 1 times as far as the exact step does."""
+    num_scores: int = 8
+    """Episodes of the unperturbed policy in each generation: the learning curve."""
+    workers: int = 0
+    """Processes that simulate, 0 for one on each core. The results do not depend on it."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    task: TaskName
+    method: Method
+    hidden: int
+    project_every: int
+    seed: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} p={self.project_every}" if self.project_every else self.method
+
+    @property
+    def cell(self) -> str:
+        size = f",h={self.hidden}" if self.hidden else ""
+        return f"{self.task},{self.label.replace(' ', ',')}{size},seed={self.seed}"
+
+
+def _jobs(config: RLConfig) -> list[_Job]:
+    jobs = []
+    for task, method in product(config.task, config.method):
+        sizes = config.hidden if method != "affine" else (0,)
+        periods = config.project_every if method == "ortinit-vanRNN" else (0,)
+        for hidden, p, seed in product(sizes, periods, config.seeds):
+            jobs.append(_Job(task, method, hidden, p, seed))
+    return jobs
+
+
+class RL(Experiment[RLConfig]):
+    """One cell for each task, method, size and seed."""
+
+    name = "rl"
+    title = "Recurrent policies by evolution strategies"
+    paper = (
+        "A recurrent world model and a policy affine in its state, learned together by evolution "
+        "strategies on six control tasks, hidden sizes 200 and 400, ten seeds, 800 machines "
+        "(Sec. 6.1). stoch-ortRNN, with matchings and h = |x|, did well on all of them, in "
+        "particular in comparison to exact-ortRNN, and alone walked well on Humanoid; "
+        "ortinit-vanRNN, vanRNN and affine policies moved worse. The paper shows curves; it gives "
+        "no number, step size, sigma or population."
+    )
+    presets: Mapping[str, RLConfig] = {
+        "ci": RLConfig(
+            task=("HalfCheetah",),
+            method=("stoch-ortRNN",),
+            hidden=(32,),
+            seeds=(0,),
+            generations=10,
+            num_directions=16,
+            horizon=200,
+            sigma=0.05,
+            lr=0.1,
+            num_scores=4,
+        ),
+        "quick": RLConfig(
+            task=("HalfCheetah",),
+            method=("stoch-ortRNN",),
+            hidden=(64,),
+            seeds=(0, 1, 2),
+            generations=60,
+            num_directions=32,
+            horizon=200,
+            sigma=0.05,
+            lr=0.1,
+            num_scores=4,
+        ),
+        "paper": RLConfig(),
+    }
+    preset_help = (
+        '"ci" takes seconds, "quick" about two minutes on two cores, "paper" the work of a cluster.'
+    )
+    local = frozenset({"workers"})
+
+    def missing(self) -> str | None:
+        """The simulators."""
+        absent = missing_simulators()
+        return f"needs {' and '.join(absent)}: pip install 'skewflow[rl]'" if absent else None
+
+    def cells(self, config: RLConfig) -> Sequence[str]:
+        """Task, method, size and seed."""
+        require_simulators()
+        _check(config)
+        return [job.cell for job in _jobs(config)]
+
+    @one_thread()
+    def run_cell(self, config: RLConfig, cell: str, run: Run) -> dict[str, Any]:
+        """Train one policy; after each generation its state is on disk."""
+        job = next(job for job in _jobs(config) if job.cell == cell)
+        params = start(job.task, job.method, job.hidden, spawn(job.seed, "policy", job.hidden))
+        strategy = EvolutionStrategy(
+            params,
+            optimizers(
+                params,
+                job.method,
+                lr=config.lr,
+                orthogonal_lr=config.orthogonal_lr,
+                seed=job.seed,
+            ),
+            num_directions=config.num_directions,
+            sigma=config.sigma,
+            maximize=True,
+            num_evaluations=config.num_evaluations,
+            num_scores=config.num_scores,
+            seed=job.seed,
+        )
+        curve: list[dict[str, Any]] = []
+        state = run.load(cell)
+        if state is not None:
+            strategy.load_state_dict(state["strategy"])
+            curve = state["curve"]
+
+        def on_task(done: int) -> None:
+            run.progress((strategy.generation + done / total) / config.generations)
+
+        with LocalWorkers(Rollout(job.task, config.horizon), _num_workers(config)) as workers:
+            while strategy.generation < config.generations:
+                generation = strategy.ask()
+                total = len(generation.tasks)
+                record = strategy.tell(workers.evaluate(generation, on_task=on_task))
+                after_step(params, job.method, strategy.generation, job.project_every)
+                drift = _drift(params["W"]) if job.method in ORTHOGONAL else None
+                curve.append({**asdict(record), "drift": drift})
+                run.metric(cell, **curve[-1])
+                run.save(cell, {"strategy": strategy.state_dict(), "curve": curve})
+            last = strategy.ask()
+            ends = workers.evaluate(last, [task for task in last.tasks if task.sign == 0])
+        drifts = [row["drift"] for row in curve if row["drift"] is not None]
+        return {
+            "score": fmean(end.value for end in ends),
+            "steps": curve[-1]["steps"],
+            "drift": max(drifts, default=None),
+            "curve": [row["score"] for row in curve],
+        }
+
+    def summarise(self, config: RLConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        """The runs of each task and size, by method."""
+        groups: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+        for job in _jobs(config):
+            methods = groups.setdefault((job.task, job.hidden), {})
+            methods.setdefault(job.label, []).append({"cell": job.cell, **cells[job.cell]})
+        return {
+            "generations": config.generations,
+            "horizon": config.horizon,
+            "num_scores": config.num_scores,
+            "groups": [
+                {"task": task, "hidden": hidden, "methods": methods}
+                for (task, hidden), methods in groups.items()
+            ],
+        }
+
+    def verdict(self, results: Mapping[str, Any]) -> str:
+        """The mean of each method, and whether seeds differ more than methods do."""
+        told = []
+        for group in results["groups"]:
+            scores = {
+                label: [run["score"] for run in runs] for label, runs in group["methods"].items()
+            }
+            ranked = sorted(scores, key=lambda label: -fmean(scores[label]))
+            listed = ", ".join(
+                f"{label} {fmean(scores[label]):.0f} ({min(scores[label]):.0f} to "
+                f"{max(scores[label]):.0f})"
+                for label in ranked
+            )
+            told.append(f"{_place(group)}: {listed}{_apart(ranked, scores)}")
+        return (
+            f"Mean return of the last policy after {results['generations']} generations, with the "
+            f"least and largest seed. {'. '.join(told)}."
+        )
+
+    def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
+        """One row for each task, size and method."""
+        rows = []
+        for group in results["groups"]:
+            for label, runs in group["methods"].items():
+                scores = [run["score"] for run in runs]
+                drifts = [run["drift"] for run in runs if run["drift"] is not None]
+                known = [timing[r["cell"]]["seconds"] for r in runs if r["cell"] in timing]
+                rows.append(
+                    (
+                        group["task"],
+                        group["hidden"] or None,
+                        label,
+                        len(runs),
+                        fmean(scores),
+                        min(scores),
+                        max(scores),
+                        round(fmean(run["steps"] for run in runs)),
+                        max(drifts, default=None),
+                        fmean(known) if known else None,
+                    )
+                )
+        return [
+            Table(
+                "returns",
+                f"Returns of the last policy, mean of {results['num_scores']} episodes of at most "
+                f"{results['horizon']} steps, after {results['generations']} generations. The "
+                "paper has curves only. Drift is the largest ||W^T W - I||_F / sqrt(d) of the run.",
+                (
+                    "task",
+                    "hidden",
+                    "method",
+                    "seeds",
+                    "mean return",
+                    "least",
+                    "largest",
+                    "steps simulated",
+                    "drift",
+                    "seconds a run",
+                ),
+                tuple(rows),
+            )
+        ]
+
+    def figures(self, results: Mapping[str, Any]) -> list[Figure]:
+        """A panel for each task and size: the mean of the seeds, and their range."""
+        groups = results["groups"]
+        columns = min(3, len(groups))
+        height = -(-len(groups) // columns)
+
+        def draw(canvas: "Canvas") -> None:
+            axes = canvas.subplots(height, columns, squeeze=False).ravel()
+            for axis in axes[len(groups) :]:
+                axis.set_axis_off()
+            for axis, group in zip(axes, groups, strict=False):
+                for n, (label, runs) in enumerate(group["methods"].items()):
+                    seeds = list(zip(*(run["curve"] for run in runs), strict=True))
+                    at = range(len(seeds))
+                    axis.plot(at, [fmean(s) for s in seeds], color=f"C{n}", label=label)
+                    low, high = [min(s) for s in seeds], [max(s) for s in seeds]
+                    axis.fill_between(at, low, high, color=f"C{n}", alpha=0.2, linewidth=0)
+                axis.set(title=_place(group), xlabel="generation", ylabel="return")
+                axis.legend(fontsize="small")
+
+        caption = (
+            "Return of the unperturbed policy in each generation: mean of the seeds, and their "
+            "range shaded."
+        )
+        return [Figure("curves", caption, draw, (3.2 * columns + 1.0, 3.0 * height + 0.6))]
+
+
+def _check(config: RLConfig) -> None:
+    """Every number is one that a run can be made with."""
+    least = {"generations": 1, "num_directions": 1, "num_evaluations": 1, "horizon": 1}
+    least |= {"num_scores": 1, "hidden": 2, "project_every": 1, "seeds": 0, "workers": 0}
+    for name, bound in least.items():
+        value = getattr(config, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number < bound:
+                flag = name.replace("_", "-")
+                raise RunError(f"--{flag} must be at least {bound}: got {number}.")
+    for name in ("sigma", "lr", "orthogonal_lr"):
+        if not 0 < getattr(config, name) < math.inf:
+            flag = name.replace("_", "-")
+            raise RunError(f"--{flag} must be above 0 and finite: got {getattr(config, name)}.")
+    if not _jobs(config):
+        raise RunError("a run needs at least one task, method, hidden size and seed: got none.")
+
+
+def _drift(W: Tensor) -> float:
+    return orthogonality_error(W.detach()).item() / math.sqrt(len(W))
+
+
+def _num_workers(config: RLConfig) -> int:
+    return config.workers or os.cpu_count() or 1
+
+
+def _place(group: Mapping[str, Any]) -> str:
+    return f"{group['task']}, h = {group['hidden']}" if group["hidden"] else group["task"]
+
+
+def _apart(ranked: Sequence[str], scores: Mapping[str, Sequence[float]]) -> str:
+    """Whether the first method is clear of the second: its worst seed above the other's best."""
+    if len(ranked) < 2:
+        return ""
+    first, second = ranked[:2]
+    if min(len(scores[first]), len(scores[second])) < FEW:
+        return f"; fewer than {FEW} seeds rank nothing"
+    if min(scores[first]) > max(scores[second]):
+        return f"; every seed of {first} is above every seed of {second}"
+    return f"; the seeds of {first} and {second} overlap, so this does not rank them"

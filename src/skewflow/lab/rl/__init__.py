@@ -1,0 +1,1 @@
+"""Control tasks and policies for evolution strategies (Sec. 6.1)."""

@@ -1,0 +1,98 @@
+"""Objectives that worker processes can import."""
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from skewflow.es import Moments, Objective, Outcome
+
+
+def sphere(params):
+    return sum((p**2).sum() for p in params.values())
+
+
+def nan(params):
+    return float("nan")
+
+
+def cracked(params):
+    raise LookupError("nothing here")
+
+
+class UnpicklableError(Exception):
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+def no_number(params):
+    return torch.ones(2)
+
+
+def threads(params):
+    return torch.get_num_threads() + 10 * len(os.environ["OPENBLAS_NUM_THREADS"])
+
+
+@dataclass
+class Noisy(Objective):
+    """A quadratic with noise, in units of what was observed before; its matrix product has digits
+    that depend on the number of threads."""
+
+    size: int = 40
+
+    def evaluate(self, params, seed, moments):
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal((5, 3)) * [1.0, 10.0, 0.0]
+        shift = 0.0 if moments is None else float((moments.scale() * moments.mean).sum())
+        W = params["W"]
+        target = torch.from_numpy(rng.standard_normal((self.size, self.size))).to(W)
+        value = (W @ target).square().mean() + (params["b"] - shift).square().sum()
+        return Outcome(float(value), 5, Moments.of(rows))
+
+
+@dataclass
+class Mortal(Noisy):
+    """Kills its own process with signal 9: once at each point whose turn it is."""
+
+    folder: Path = Path()
+    every: int = 12
+
+    def evaluate(self, params, seed, moments):
+        outcome = super().evaluate(params, seed, moments)
+        digits = int(abs(outcome.value) * 1e9)
+        mark = self.folder / str(digits)
+        if digits % self.every == 0 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcome
+
+
+class Fatal(Objective):
+    """Kills every process that evaluates it from the second generation on."""
+
+    def evaluate(self, params, seed, moments):
+        if moments is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Outcome(float(params["x"].sum()), 1, Moments.of(np.ones((1, 1))))
+
+
+class Unloadable:
+    """A function that can be pickled, and not be unpickled in a worker."""
+
+    def __call__(self, params):
+        return 0.0
+
+    def __reduce__(self):
+        return _explode, ()
+
+
+def _explode():
+    raise ImportError("no module named simulator")
+
+
+class DeadOnArrival(Unloadable):
+    def __reduce__(self):
+        return os._exit, (3,)

@@ -1,0 +1,115 @@
+"""`minimize`: finds known optima, goes on where it was stopped, and refuses what is wrong."""
+
+import pytest
+import torch
+
+from es import objectives
+from helpers import random_stiefel
+from skewflow.errors import CheckpointError, NonFiniteReturnError, NotOnManifoldError, WorkerError
+from skewflow.es import minimize
+from skewflow.geometry import orthogonality_error
+from skewflow.optim import FlowSGD
+
+START = {"x": torch.tensor([2.0, -1.0]), "y": torch.tensor(0.5)}
+
+
+def bowl(params):
+    return (params["x"] - 1).square().sum() + (params["y"] + params["x"][0]).square()
+
+
+@pytest.mark.parametrize("shaping", ["ars", "ranks", "plain"])
+def test_a_quadratic_is_minimised(shaping):
+    result = minimize(bowl, START, shaping=shaping, num_directions=8, generations=150)
+    assert result.score < 0.02 and len(result.records) == 150
+    assert result.records[0].score == float(bowl(START))
+    assert START["x"].tolist() == [2.0, -1.0]  # the start is not changed
+
+
+def test_maximising_is_minimising_the_negative():
+    up = minimize(lambda p: -bowl(p), START, maximize=True, generations=5)
+    down = minimize(bowl, START, generations=5)
+    assert torch.equal(up.params["x"], down.params["x"])
+
+
+@pytest.mark.parametrize("perturbation", ["ambient", "geodesic"])
+def test_the_subspace_of_the_least_eigenvalues_is_found(generator, perturbation):
+    A = torch.diag(torch.tensor([1.0, 2.0, 5.0, 6.0, 7.0, 8.0]))
+    f = lambda p: (p["V"].mT @ A @ p["V"]).trace()  # noqa: E731
+
+    def optimizers(orthogonal, rest):
+        assert not rest
+        return [FlowSGD(orthogonal, lr=0.01, block_size=2, sampler="h_regular")]
+
+    start = {"V": random_stiefel(6, 2, generator=generator, dtype=torch.float32)}
+    found = minimize(
+        f,
+        start,
+        orthogonal=["V"],
+        optimizers=optimizers,
+        shaping="plain",
+        perturbation=perturbation,
+        generations=100,
+        num_directions=16,
+    )
+    assert found.score < 3.1 < float(f(start))  # the least possible is 1 + 2
+    assert orthogonality_error(found.params["V"]) < 1e-5
+
+
+def stopped(after):
+    def stop(record):
+        if record.generation == after:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, generator):
+    start = {"W": random_stiefel(5, generator=generator, dtype=torch.float32), **START}
+    settings = {"orthogonal": ["W"], "generations": 6, "num_directions": 4, "top": 3}
+    whole = minimize(objectives.sphere, start, **settings)
+    path = tmp_path / "new" / "run.pt"
+    for after in (0, 3):
+        with pytest.raises(KeyboardInterrupt):
+            minimize(
+                objectives.sphere,
+                start,
+                **settings,
+                checkpoint=path,
+                on_generation=stopped(after),
+            )
+    end = minimize(objectives.sphere, start, **settings, checkpoint=path, workers=1)
+    assert end.records == whole.records and end.score == whole.score
+    assert all(torch.equal(p, whole.params[name]) for name, p in end.params.items())
+    longer = minimize(objectives.sphere, start, **{**settings, "generations": 7}, checkpoint=path)
+    assert longer.records[:6] == whole.records
+
+
+@pytest.mark.bad_input
+def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path):
+    path = tmp_path / "run.pt"
+    minimize(bowl, START, generations=1, checkpoint=path)
+    with pytest.raises(CheckpointError, match=r"differs in sigma \(0.05 there, 0.1 here\)"):
+        minimize(bowl, START, generations=1, sigma=0.1, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="cannot be read .* or remove it to start anew"):
+        minimize(bowl, START, generations=1, checkpoint=path)
+    with pytest.raises(CheckpointError, match=r"cannot write .*: File exists. The generation"):
+        minimize(bowl, START, generations=1, checkpoint=path / "below")
+
+
+@pytest.mark.bad_input
+def test_what_makes_no_sense_is_refused():
+    for options, text in [
+        ({"orthogonal": ["W"]}, "must name parameters: got W; there are x, y"),
+        ({"generations": 0}, "`generations` must be a whole number of at least 1: got 0"),
+        ({"workers": -1}, "`workers` must be a whole number from 0 on: got -1"),
+        ({"perturbation": "none"}, "must be one of 'ambient', 'geodesic': got 'none'"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            minimize(bowl, START, **options)
+    with pytest.raises(NotOnManifoldError):
+        minimize(bowl, {"x": torch.ones(3, 3)}, orthogonal=["x"])
+    with pytest.raises(NonFiniteReturnError, match="got nan at plus direction 0 of generation 0"):
+        minimize(objectives.nan, START)
+    with pytest.raises(WorkerError, match="picklable"):
+        minimize(lambda p: 0.0, START, workers=1)

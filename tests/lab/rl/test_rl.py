@@ -1,0 +1,187 @@
+"""The experiment: its ci preset learns, to the same bytes on any workers and after any stop."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from lab.test_reproduce import call
+from skewflow.geometry import check_stiefel
+from skewflow.lab.experiments import EXPERIMENTS
+from skewflow.lab.experiments import rl as module
+from skewflow.lab.reproduce import execute
+from skewflow.lab.rl import methods, tasks
+
+RL = EXPERIMENTS["rl"]
+CI = RL.presets["ci"]
+needs_simulators = pytest.mark.skipif(RL.missing() is not None, reason="needs the extra `rl`")
+
+
+def run(out, workers, *, resume=False, **settings):
+    config = replace(CI, workers=workers, **settings)
+    quiet = Console(quiet=True)
+    return execute(RL, config, preset="ci", out=out, resume=resume, console=quiet)
+
+
+def results(folder):
+    return [(folder / name).read_bytes() for name in ("summary.json", "metrics.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone"), 1)
+
+
+@needs_simulators
+def test_the_ci_run_learns_on_the_manifold(alone):
+    summary = json.loads((alone / "summary.json").read_text())
+    (group,) = summary["results"]["groups"]
+    (trained,) = group["methods"]["stoch-ortRNN"]
+    assert trained["score"] > 20 and abs(trained["curve"][0]) < 2
+    assert trained["drift"] < 1e-5
+    assert trained["steps"] == 10 * 2 * 16 * 200
+    assert "workers" not in summary["config"] and "--workers" not in summary["command"]
+
+
+@needs_simulators
+def test_two_workers_one_of_them_killed_in_mid_generation_give_the_same_bytes(
+    alone, tmp_path, monkeypatch
+):
+    killed = []
+
+    class Killed(module.LocalWorkers):
+        def evaluate(self, generation, tasks=None, on_task=lambda done: None):
+            def kill(done):
+                on_task(done)
+                if generation.number == 3 and done == 5:
+                    killed.append(self.pids[0])
+                    os.kill(self.pids[0], signal.SIGKILL)
+
+            return super().evaluate(generation, tasks, kill)
+
+    monkeypatch.setattr(module, "LocalWorkers", Killed)
+    assert results(run(tmp_path, 2)) == results(alone)
+    assert len(killed) == 1
+
+
+@needs_simulators
+def test_a_stopped_run_goes_on_to_the_same_bytes_with_other_workers(alone, tmp_path, monkeypatch):
+    class Stopped(module.LocalWorkers):
+        def evaluate(self, generation, tasks=None, on_task=lambda done: None):
+            if generation.number == 2:
+                raise KeyboardInterrupt
+            return super().evaluate(generation, tasks, on_task)
+
+    few = {"generations": 3, "num_directions": 2}
+    whole = run(tmp_path / "whole", 1, **few)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "LocalWorkers", Stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "part", 1, **few)
+    assert results(run(tmp_path / "part", 2, resume=True, **few)) == results(whole)
+
+
+def test_every_combination_has_a_cell_of_its_own(monkeypatch):
+    monkeypatch.setattr(tasks, "find_spec", lambda name: name)
+    paper = RL.presets["paper"]
+    cells = RL.cells(replace(paper, project_every=(20, 10, 8, 5, 4), seeds=(0, 1)))
+    assert len(cells) == len(set(cells)) == 6 * 2 * (2 * (3 + 5) + 1)
+    assert "Humanoid,ortinit-vanRNN,p=8,h=400,seed=1" in cells
+    assert "reacher-hard,affine,seed=0" in cells
+
+
+@pytest.mark.parametrize("method", ["stoch-ortRNN", "exact-ortRNN", "vanRNN", "ortinit-vanRNN"])
+def test_a_method_keeps_its_transition_where_the_paper_says(generator, method):
+    params = {
+        name: nn.Parameter(p)
+        for name, p in methods.recurrent_params(
+            4, 2, 9, orthogonal=method != "vanRNN", generator=generator
+        ).items()
+    }
+    steps = methods.optimizers(params, method, lr=0.1, orthogonal_lr=0.01, seed=0)
+    orthogonal = []
+    for generation in range(1, 7):
+        for p in params.values():
+            p.grad = torch.randn(p.shape, generator=generator)
+        before = params["U"].clone()
+        for optimizer in steps:
+            optimizer.step()
+        methods.after_step(params, method, generation, 3)
+        assert (before - params["U"]).abs().min() > 0
+        orthogonal.append(bool(check_stiefel(params["W"].detach())))
+    assert (
+        orthogonal
+        == {
+            "stoch-ortRNN": [True] * 6,
+            "exact-ortRNN": [True] * 6,
+            "vanRNN": [False] * 6,
+            "ortinit-vanRNN": [False, False, True] * 2,
+        }[method]
+    )
+
+
+def test_the_stochastic_method_turns_a_matching_and_the_exact_one_all_planes(generator):
+    start = methods.recurrent_params(4, 2, 9, orthogonal=True, generator=generator)
+    G = torch.randn(9, 9, generator=generator)
+    turned = {}
+    for method in methods.ORTHOGONAL:
+        params = {name: nn.Parameter(p.clone()) for name, p in start.items()}
+        flow, _ = methods.optimizers(params, method, lr=0.1, orthogonal_lr=0.01, seed=0)
+        params["W"].grad = G
+        flow.step()
+        turn = params["W"].detach() @ start["W"].mT
+        turned[method] = int((turn - torch.diag(turn.diag())).abs().gt(1e-5).sum())
+    assert turned == {"stoch-ortRNN": 8, "exact-ortRNN": 72}
+
+
+def test_the_verdict_follows_the_numbers():
+    made = lambda *scores: [{"score": score} for score in scores]  # noqa: E731
+    group = {"task": "Humanoid", "hidden": 200}
+    low = made(1, 3, 2, 2)
+    found = {
+        "generations": 9,
+        "groups": [
+            {**group, "methods": {"vanRNN": low, "stoch-ortRNN": made(5, 7, 6, 6)}},
+            {**group, "methods": {"vanRNN": low, "exact-ortRNN": made(2, 9, 9, 9)}},
+            {**group, "methods": {"affine": made(1), "exact-ortRNN": made(9)}},
+            {"task": "swimmer15", "hidden": 0, "methods": {"affine": made(4)}},
+        ],
+    }
+    text = RL.verdict(found)
+    assert "stoch-ortRNN 6 (5 to 7), vanRNN 2 (1 to 3); every seed of stoch-ortRNN is" in text
+    assert "the seeds of exact-ortRNN and vanRNN overlap" in text
+    assert "affine 1 (1 to 1); fewer than 4 seeds rank nothing" in text
+    assert text.endswith("swimmer15: affine 4 (4 to 4).")
+
+
+@pytest.mark.bad_input
+def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path):
+    words = ("reproduce", "rl", "--out", tmp_path)
+    status, out, err = call(monkeypatch, capsys, *words, "--task", "Ant")
+    assert status == 2 and "HalfCheetah" in out + err
+    monkeypatch.setattr(tasks, "find_spec", lambda name: name)
+    for option, value, text in [
+        ("--generations", 0, "--generations must be at least 1: got 0."),
+        ("--hidden", 1, "--hidden must be at least 2: got 1."),
+        ("--seeds", -1, "--seeds must be at least 0: got -1."),
+        ("--orthogonal-lr", 0, "--orthogonal-lr must be above 0 and finite: got 0.0."),
+        ("--task", None, "at least one task, method, hidden size and seed: got none."),
+    ]:
+        values = () if value is None else (value,)
+        status, _, err = call(monkeypatch, capsys, *words, option, *values)
+        assert status == 1 and text in " ".join(err.split())
+    monkeypatch.setattr(tasks, "find_spec", lambda name: None)
+    status, _, err = call(monkeypatch, capsys, *words)
+    assert status == 1 and "pip install 'skewflow[rl]'" in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_preset_that_only_another_experiment_has_is_refused(monkeypatch, capsys, tmp_path):
+    words = ("reproduce", "haar", "--preset", "ci", "--out", tmp_path)
+    status, out, err = call(monkeypatch, capsys, *words)
+    assert status == 2 and "quick" in out + err
