@@ -200,13 +200,15 @@ def test_the_verdict_follows_the_numbers(results):
         methods[m]["from_vanilla"] = {"mean": 0.5, "error": 0.1}
     text = MNIST.verdict(results)
     assert "-0.29 ± 0.01: within our bar" in text
-    assert "exact is better (+0.50 ± 0.10)" in text and "outperforms vanilla holds" in text
+    assert "exact is better (+0.50 ± 0.10)" in text and "outperform vanilla holds here" in text
     methods["s=2"]["from_exact"]["mean"] = -0.31
     methods["s=2"]["from_vanilla"] = {"mean": 0.1, "error": 0.1}
     methods["s=r"]["from_vanilla"] = {"mean": -1.0, "error": None}
     text = MNIST.verdict(results)
     assert "not within our bar" in text and "s = 2 is level (+0.10 ± 0.10)" in text
-    assert "s = r* is worse (-1.00)" in text and "outperforms vanilla fails" in text
+    assert "s = r* is worse (-1.00)" in text and "outperform vanilla holds for exact alone" in text
+    methods["exact"]["from_vanilla"] = {"mean": 0.0, "error": 0.1}
+    assert "outperform vanilla fails here" in MNIST.verdict(results)
     methods["exact"]["error"] = 2e-4
     text = MNIST.verdict(results)
     assert "Weights are off the manifold by more than 0.0001: exact (2.0e-04)" in text
