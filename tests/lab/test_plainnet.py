@@ -19,7 +19,7 @@ def test_each_stage_halves_the_image():
     for layer in net.features:
         layer.register_forward_hook(lambda module, args, out: sizes.append(out.shape[-1]))
     net(torch.zeros(1, 3, 32, 32))
-    assert sizes == [32] * 12 + [16] * 9 + [8] * 9
+    assert sizes == [32] * 4 + [16] * 3 + [8] * 3
 
 
 @pytest.mark.parametrize("depth", [2, 4, 109])

@@ -6,6 +6,19 @@ from torch import Tensor, nn
 from ..nn import OrthogonalConv2d
 
 
+class Layer(nn.Module):
+    """Convolution, batch norm and ReLU: what `torch.compile` fuses, once for each shape."""
+
+    def __init__(self, before: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv = OrthogonalConv2d(before, channels, 3, stride=stride, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Float[Tensor, "b i h w"]) -> Float[Tensor, "b o _ _"]:
+        """The activations."""
+        return nn.functional.relu(self.norm(self.conv(x)), inplace=True)
+
+
 class PlainNet(nn.Module):
     """3 x 3 convolutions with batch norm and ReLU, in three stages of doubling width.
 
@@ -34,11 +47,7 @@ class PlainNet(nn.Module):
         for stage, layer in [(0, -1), *((s, i) for s in range(3) for i in range((depth - 2) // 3))]:
             channels = width * 2**stage
             stride = 2 if stage and layer == 0 else 1
-            layers += [
-                OrthogonalConv2d(before, channels, 3, stride=stride, padding=1, bias=False),
-                nn.BatchNorm2d(channels),
-                nn.ReLU(inplace=True),
-            ]
+            layers.append(Layer(before, channels, stride))
             before = channels
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(before, classes)

@@ -72,6 +72,8 @@ class CifarConfig:
     """Of the products in the network; weights and optimisers are float32."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     """Where everything is."""
+    compiled: bool = False
+    """Fuse each layer by `torch.compile`."""
     save_every: int = 5
     """Epochs between two checkpoints."""
     seeds: tuple[int, ...] = (0,)
@@ -136,7 +138,11 @@ class Cifar(Experiment[CifarConfig]):
             assert found is not None  # the cell before this one
             settings = [Setting(method, found["best"][method]) for method in config.methods]
             seed, epochs = int(cell.removeprefix("seed-")), config.epochs
-        with torch.backends.cudnn.flags(benchmark=True):
+        # A layer is compiled for every shape, in training and in evaluation.
+        with (
+            torch.backends.cudnn.flags(benchmark=True),
+            torch._dynamo.config.patch(recompile_limit=64),
+        ):
             curves, errors = _train(config, settings, seed, epochs, train, test, cell, run)
         result: dict[str, Any] = {"curves": curves, "errors": errors}
         if cell == "search":
@@ -220,6 +226,9 @@ def _lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
     on_cuda = config.device == "cuda"
     layout = torch.channels_last if on_cuda else torch.contiguous_format
     model = model.to(config.device, memory_format=layout)  # type: ignore[call-overload]
+    if config.compiled:
+        for layer in model.features:
+            layer.forward = torch.compile(layer.forward)
     method: Method = "vanilla" if setting.vanilla else setting.method  # type: ignore[assignment]
     optimizers = make_optimizers(
         model,
