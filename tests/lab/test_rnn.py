@@ -15,6 +15,7 @@ from helpers import assert_close
 from skewflow.lab import recurrent
 from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.experiments import rnn as module
+from skewflow.lab.files import RunError
 from skewflow.lab.recurrent import Learner
 from skewflow.lab.reproduce import execute
 from skewflow.lab.sequences import Copying, Pixels
@@ -176,3 +177,26 @@ def test_the_verdict_and_the_tables_follow_the_numbers(tmp_path):
 def test_a_task_without_cases_leaves_its_table_out(tmp_path):
     results = summary(tmp_path, replace(SMALL, delays=(), methods=("fixed",)))["results"]
     assert [table.name for table in RNN.tables(results, {})] == ["pixels"]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"iterations": 0}, "`iterations` must be at least 1: got 0"),
+        ({"delays": (5, 0)}, "`delays` must be at least 1: got 0"),
+        ({"delays": (), "orders": ()}, "`delays` or `orders`, must be given"),
+        ({"methods": ()}, "one of `methods`.*got none"),
+        ({"batch": 2000}, "`batch` must be at most the 1500 training images: got 2000"),
+    ],
+)
+def test_settings_that_cannot_run_are_refused(tmp_path, change, message):
+    config = replace(SMALL, **{"methods": ("fixed",), "delays": (), **change})
+    with pytest.raises(RunError, match=message):
+        execute(RNN, config, out=tmp_path, console=Console(quiet=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(RunError, match="got 'cuda' without a GPU. Use --device cpu"):
+        RNN.cells(replace(SMALL, device="cuda"))

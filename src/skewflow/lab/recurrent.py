@@ -39,7 +39,7 @@ class Rates:
     """Of everything in the LSTM, by Adam."""
 
 
-COPYING = Rates(3e-3, 0.01, {"FlowSGD": 0.3, "FlowAdam": 0.05, "geotorch": 0.05})
+COPYING = Rates(3e-3, 0.01, {"FlowSGD": 0.3, "FlowAdam": 0.05, "geotorch": 0.02})
 PIXELS = Rates(1e-3, 0.5, {"FlowSGD": 0.005, "FlowAdam": 0.05, "geotorch": 0.05})
 """Linear states are enough to copy, but not to read: there the bias has to move."""
 

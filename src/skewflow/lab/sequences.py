@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .data import Digits, Images, load_images
+from .files import RunError
 from .seeds import spawn
 
 Order = Literal["sequential", "permuted"]
@@ -102,6 +103,9 @@ class Pixels:
         batch: Images in a batch; those left over at the end of an epoch are not used in it.
         seed: Of the permutation and of the order of the images.
         device: Where the images are kept.
+
+    Raises:
+        RunError: If a batch holds more than all training images.
     """
 
     inputs, classes = 1, 10
@@ -110,6 +114,8 @@ class Pixels:
         self, data: Digits, order: Order, *, batch: int, seed: int, device: torch.device | str
     ) -> None:
         train, test = _split(data)
+        if batch > (num := len(train.labels)):
+            raise RunError(f"`batch` must be at most the {num} training images: got {batch}.")
         self.length = train.pixels[0].numel()
         places = torch.arange(self.length)
         if order == "permuted":
@@ -117,7 +123,7 @@ class Pixels:
         self._train = [(train.pixels.flatten(1)[:, places]).to(device), train.labels.to(device)]
         self._test = [(test.pixels.flatten(1)[:, places]).to(device), test.labels.to(device)]
         self._batch, self._seed = batch, seed
-        self.num_batches = len(train.labels) // batch
+        self.num_batches = num // batch
         self._epoch = -1
 
     def batch(self, step: int) -> tuple[Float[Tensor, "l b 1"], Int[Tensor, "b"]]:

@@ -11,6 +11,7 @@ import torch
 from ..data import SOURCES, Digits, default_images
 from ..environment import device_name
 from ..experiment import Experiment, Figure, Table, Timing, Value
+from ..files import RunError
 from ..recurrent import Learner, Method, is_missing
 from ..run import Run
 from ..sequences import Copying, Order, Pixels
@@ -46,8 +47,8 @@ class RnnConfig:
     """The ways of training."""
     data: Digits = field(default_factory=default_images)
     """"mnist" or "digits"."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; "auto" is a GPU if there is one."""
+    device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
+    """Where to train."""
     seed: int = 0
     """Of weights, batches and the permutation."""
 
@@ -79,6 +80,7 @@ class Rnn(Experiment[RnnConfig]):
 
     def cells(self, config: RnnConfig) -> Sequence[str]:
         """Task and method."""
+        _check(config)
         tasks = [*(f"copying-{T}" for T in config.delays), *config.orders]
         return [f"{task}-{method}" for task in tasks for method in config.methods]
 
@@ -89,7 +91,7 @@ class Rnn(Experiment[RnnConfig]):
         method = cast(Method, word)
         if is_missing(method):
             return {"task": name, "method": method, "missing": True}
-        device = _device(config)
+        device = config.device
         task: Copying | Pixels
         options: dict[str, Any] = {"batch": config.batch, "seed": config.seed, "device": device}
         if name.startswith("copying"):
@@ -255,10 +257,18 @@ def _train(
     return rows, times
 
 
-def _device(config: RnnConfig) -> torch.device:
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(config.device)
+def _check(config: RnnConfig) -> None:
+    numbers = ("iterations", "epochs", "copy_hidden", "pixel_hidden", "batch")
+    sizes = [*((name, getattr(config, name)) for name in numbers)]
+    for name, value in [*sizes, *(("delays", delay) for delay in config.delays)]:
+        if value < 1:
+            raise RunError(f"`{name}` must be at least 1: got {value}.")
+    if not config.methods or not (config.delays or config.orders):
+        raise RunError(
+            "one of `methods`, and one of `delays` or `orders`, must be given: got none."
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise RunError("`device` must be there: got 'cuda' without a GPU. Use --device cpu.")
 
 
 def _by_task(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
