@@ -7,6 +7,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from skewflow.kernels._triton import Launch, Operands
+from skewflow.kernels.recurrence._triton import advance, retreat
 from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
@@ -90,6 +91,11 @@ def main() -> None:
             print(name, "columns" if columns else "rows", rich)
             if shared > (MOST_SHARED if name == "act" and not rich else SMALL_SHARED):
                 raise MemoryError(f"a program of {name} takes {shared} bytes of shared memory.")
+    states, W, bias = torch.zeros(5, 2, 176), torch.zeros(176, 176), torch.zeros(176)
+    for f in (bias, None):
+        for launch in (advance(states, W, f), retreat(states, states, W, f)):
+            compile_launch(launch)
+            print(launch.kernel.__name__)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ SMALL = {
     "mnist": {"width": 10, "epochs": 2, "num_images": 300, "data": "digits"},
     "rl": {"hidden": (8,), "generations": 2, "num_directions": 2, "horizon": 20, "workers": 1},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
+    "rnn": {
+        "delays": (3,),
+        "iterations": 50,
+        "epochs": 2,
+        "copy_hidden": 8,
+        "pixel_hidden": 8,
+        "batch": 300,
+        "methods": ("FlowSGD", "FlowAdam", "fixed", "LSTM"),
+    },
 }
 """The quick preset of each experiment, made smaller still."""
 
@@ -94,7 +103,10 @@ def test_the_report_shows_every_experiment(runs):
         assert experiment.title in page and summary(runs, name)["command"] in page
 
 
-@pytest.mark.parametrize("name, stop_at", [("rho", 5), ("cifar", 1), ("cifar", 2)])
+@pytest.mark.parametrize(
+    "name, stop_at",
+    [("rho", 5), ("cifar", 1), ("cifar", 2), ("rnn", 5), ("rnn", 11), ("rnn", 19)],
+)
 def test_a_training_that_was_stopped_goes_on_to_the_same_summary(
     name, stop_at, runs, tmp_path, monkeypatch
 ):

@@ -1,10 +1,11 @@
 import pytest
 import torch
 
+from helpers import assert_close
 from skewflow.errors import DtypeError, ShapeError
 from skewflow.geometry import check_stiefel
 from skewflow.geometry.matrices import MatrixView, as_matrices
-from skewflow.nn import orthogonal_
+from skewflow.nn import orthogonal_, torus_
 
 SHAPES = [
     (5, 5),
@@ -62,3 +63,27 @@ def test_tensors_that_cannot_be_orthogonal_are_refused():
         orthogonal_(torch.empty(0, 3))
     with pytest.raises(DtypeError, match="real floating-point"):
         orthogonal_(torch.zeros(3, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (7, 7), (3, 6, 6)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_the_torus_holds_turns_of_pairs(shape, dtype, generator):
+    w = torus_(torch.full(shape, torch.nan, dtype=dtype), generator=generator)
+    assert_close("orthogonal", torch.eye(shape[-1]).expand(shape), w @ w.mT, dtype)
+    pairs = torch.arange(shape[-1]) // 2
+    assert not w[..., pairs[:, None] != pairs].any()
+    if dtype == torch.float64:
+        assert_close("turns, no flips", torch.ones(shape[:-2]), torch.linalg.det(w))
+
+
+def test_the_angles_of_the_torus_are_uniform(generator):
+    w = torus_(torch.empty(4000, 4000), generator=generator)
+    angles = torch.atan2(w.diagonal(-1)[::2], w.diagonal()[::2])
+    counts = torch.histc(angles, 20, -torch.pi, torch.pi)
+    assert (counts - 100).square().sum() / 100 < 43.8  # chi-square, 19 degrees: one in a thousand
+
+
+@pytest.mark.bad_input
+def test_the_torus_refuses_what_is_not_square():
+    with pytest.raises(ShapeError, match=r"square.*got \(3, 4\). Use `orthogonal_`"):
+        torus_(torch.empty(3, 4))

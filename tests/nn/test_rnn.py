@@ -51,6 +51,26 @@ def test_the_net_is_the_cell_along_the_sequence_and_can_go_on(generator):
     assert_close("last", h_n, last)
 
 
+def test_several_transitions_are_mapped_over(generator):
+    rnn = OrthogonalRNN(3, 8, dtype=D)
+    x = randn(6, 5, 3, generator=generator)
+    weights = torch.stack([rnn.cell.weight_hh.detach(), torch.eye(8, dtype=D)])
+
+    def run(W):
+        return torch.func.functional_call(rnn, {"cell.weight_hh": W}, (x,))[0]
+
+    for W, outputs in zip(weights, torch.vmap(run)(weights), strict=True):
+        assert_close("outputs", run(W), outputs)
+
+
+def test_an_activation_of_ones_own_is_applied(generator):
+    rnn = OrthogonalRNN(3, 8, dtype=D)
+    rnn.cell.activation = nn.Softsign()
+    x = randn(2, 5, 3, generator=generator)
+    first = nn.functional.softsign(rnn.cell.input(x[0]))
+    assert_close("first", first, rnn(x)[0][0])
+
+
 def test_at_the_start_modrelu_keeps_lengths_over_a_thousand_steps(generator):
     rnn = OrthogonalRNN(1, 16, dtype=D)
     nn.init.zeros_(rnn.cell.input.bias)

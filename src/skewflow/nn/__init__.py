@@ -2,6 +2,7 @@
 
 from .conv import OrthogonalConv2d as OrthogonalConv2d
 from .init import orthogonal_ as orthogonal_
+from .init import torus_ as torus_
 from .linear import OrthogonalLinear as OrthogonalLinear
 from .marks import mark_orthogonal as mark_orthogonal
 from .marks import orthogonal_parameters as orthogonal_parameters
@@ -20,4 +21,5 @@ __all__ = [
     "mark_orthogonal",
     "orthogonal_",
     "orthogonal_parameters",
+    "torus_",
 ]

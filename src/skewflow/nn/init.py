@@ -1,10 +1,13 @@
-"""Haar initialisation of orthogonal weights."""
+"""Initialisation of orthogonal weights: Haar measure, and turns of pairs."""
+
+import math
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from .. import _validate
+from ..errors import ShapeError
 from ..geometry.haar import haar
 from ..geometry.matrices import MatrixView
 
@@ -37,4 +40,48 @@ def orthogonal_(
     dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
     points = haar(d, k, batch=(n,), generator=generator, dtype=dtype, device=device)
     tensor.copy_(view.restore(points))
+    return tensor
+
+
+@torch.no_grad()
+def torus_(
+    tensor: Float[Tensor, "*batch d d"], *, generator: torch.Generator | None = None
+) -> Float[Tensor, "*batch d d"]:
+    r"""Fill a square weight with turns of the pairs (1, 2), (3, 4), ... of rows, in place.
+
+    The angles are uniform on the circle, so the eigenvalues are independent, where Haar's repel
+    each other. For the transition of a recurrent net that has to remember: on the copying task it
+    learns faster from here than from Haar's measure. From Henaff, Szlam and LeCun, "Recurrent
+    Orthogonal Networks and Long-Memory Tasks", ICML 2016. Not in the paper.
+
+    Args:
+        tensor: Square weight, or a batch of them; real and floating. With odd d the last row stays.
+        generator: Source of randomness; torch's global one when omitted.
+
+    Returns:
+        The same tensor.
+
+    Raises:
+        ShapeError: If the weight is not square.
+
+    Example:
+        >>> w = torus_(torch.empty(5, 5), generator=torch.Generator().manual_seed(0))
+        >>> bool(torch.allclose(w @ w.mT, torch.eye(5), atol=1e-6)), int(w[:2, 2:].count_nonzero())
+        (True, 0)
+    """
+    _validate.floating(tensor, "tensor")
+    if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2]:
+        raise ShapeError(
+            f"`tensor` must be square, (*batch, d, d): got {tuple(tensor.shape)}. "
+            "Use `orthogonal_`."
+        )
+    device = tensor.device if generator is None else generator.device
+    shape = (*tensor.shape[:-2], tensor.shape[-1] // 2)
+    angle = 2 * math.pi * torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+    c, s = angle.cos().to(tensor), angle.sin().to(tensor)
+    i = torch.arange(0, 2 * shape[-1], 2, device=tensor.device)
+    tensor.zero_()
+    tensor[..., -1, -1] = 1.0  # the row without a partner; the pairs write over it if there is none
+    tensor[..., i, i], tensor[..., i, i + 1] = c, -s
+    tensor[..., i + 1, i], tensor[..., i + 1, i + 1] = s, c
     return tensor

@@ -10,6 +10,7 @@ from .mnist import Mnist
 from .numerics import Numerics
 from .rho import Rho
 from .rl import RL
+from .rnn import Rnn
 from .table1 import Table1
 from .table2 import Table2
 from .variance import Variance
@@ -27,5 +28,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Cifar(),
         Mnist(),
         RL(),
+        Rnn(),
     )
 }

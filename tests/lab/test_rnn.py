@@ -1,0 +1,202 @@
+"""The long-memory tasks, the nets that learn them, and what the experiment says of them."""
+
+import io
+import json
+import math
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+from rich.console import Console
+from torch.nn import functional
+
+from helpers import assert_close
+from skewflow.lab import recurrent
+from skewflow.lab.experiments import EXPERIMENTS
+from skewflow.lab.experiments import rnn as module
+from skewflow.lab.files import RunError
+from skewflow.lab.recurrent import Learner
+from skewflow.lab.reproduce import execute
+from skewflow.lab.sequences import Copying, Pixels
+
+RNN = EXPERIMENTS["rnn"]
+SMALL = replace(
+    RNN.presets["quick"], delays=(3,), iterations=20, epochs=1, copy_hidden=8, pixel_hidden=8
+)
+
+
+def copying(delay=5, batch=16):
+    return Copying(delay, batch=batch, seed=0, device="cpu")
+
+
+def summary(tmp_path, config):
+    folder = execute(RNN, config, out=tmp_path, console=Console(quiet=True))
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_a_sequence_is_symbols_blanks_marker_blanks_and_its_copy_comes_last():
+    x, y = copying(30, batch=4).batch(7)
+    said, blank = x.argmax(-1), 0
+    assert x.shape == (50, 4, 10) and (x.sum(-1) == 1).all()
+    assert ((said[:10] >= 1) & (said[:10] <= 8)).all()
+    assert torch.equal(said[:10], y[-10:])
+    assert (said[10:40] == blank).all() and (said[40] == 9).all() and (said[41:] == blank).all()
+    assert (y[:40] == blank).all()
+
+
+def test_a_batch_depends_on_seed_and_number_alone():
+    task = copying()
+    first = task.batch(3)
+    task.batch(4)
+    assert all(torch.equal(a, b) for a, b in zip(first, copying().batch(3), strict=True))
+    assert not torch.equal(first[1], task.batch(4)[1])
+    assert not torch.equal(first[1], Copying(5, batch=16, seed=1, device="cpu").batch(3)[1])
+
+
+def test_the_baseline_is_the_loss_of_blanks_and_guesses():
+    task = copying(30, batch=64)
+
+    def without_memory(x):
+        logits = torch.full((*x.shape[:2], 9), -torch.inf)
+        logits[:40, :, 0] = 0.0
+        logits[40:, :, 1:] = 0.0  # after the marker: any of the eight
+        return logits
+
+    x, y = task.batch(0)
+    assert_close("loss", task.loss(without_memory, x, y), task.baseline, torch.float32)
+    assert task.baseline == 10 * math.log(8) / 50
+
+
+@pytest.mark.parametrize("order", ["sequential", "permuted"])
+def test_pixels_come_one_by_one_in_one_order_for_all(order):
+    task = Pixels("digits", order, batch=100, seed=0, device="cpu")
+    x, _ = task.batch(0)
+    rows = Pixels("digits", "sequential", batch=100, seed=0, device="cpu").batch(0)[0]
+    assert x.shape == (64, 100, 1) and task.num_batches == 15
+    assert torch.equal(x, rows) == (order == "sequential")
+    assert torch.equal(x.sort(0).values, rows.sort(0).values)
+    again = Pixels("digits", order, batch=100, seed=0, device="cpu")
+    assert torch.equal(again.batch(0)[0], x)
+
+
+def test_an_epoch_shows_every_training_image_once_and_no_test_image():
+    task = Pixels("digits", "sequential", batch=100, seed=0, device="cpu")
+    shown = torch.cat([task.batch(n)[0][..., 0].mT for n in range(15)])
+    assert torch.equal(shown.unique(dim=0), task._train[0].unique(dim=0))
+    assert len(task._test[1]) == 297
+    second = torch.cat([task.batch(n)[0][..., 0].mT for n in range(15, 30)])
+    assert not torch.equal(shown, second)
+    assert torch.equal(shown.unique(dim=0), second.unique(dim=0))
+
+
+def test_accuracy_counts_the_test_images_that_are_known():
+    task = Pixels("digits", "sequential", batch=100, seed=0, device="cpu")
+    sevens = task._test[1] == 7
+
+    def always_seven(x, last):
+        return functional.one_hot(torch.full((x.shape[1],), 7), 10).float()
+
+    assert task.accuracy(always_seven) == pytest.approx(sevens.float().mean().item())
+
+
+@pytest.mark.parametrize("method", get_args(recurrent.Method))
+def test_a_stopped_learner_goes_on_to_the_same_bits(method):
+    if recurrent.is_missing(method):
+        pytest.skip("geotorch is not installed")
+    first, second = (
+        Learner(copying(), method, hidden=12, seed=seed, device="cpu") for seed in (0, 1)
+    )
+    first.run(3)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    assert first.run(3) == second.run(3) and first.step == second.step == 6
+    pairs = zip(first.net.parameters(), second.net.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("method", ["FlowSGD", "FlowAdam", "geotorch", "fixed"])
+def test_all_start_from_the_same_net_and_only_the_fixed_transition_stays(method):
+    if recurrent.is_missing(method):
+        pytest.skip("geotorch is not installed")
+    options = {"hidden": 12, "seed": 3, "device": "cpu"}
+    task = copying()
+    learner, other = Learner(task, method, **options), Learner(task, "FlowSGD", **options)
+    cells = [learner.net.layer.cell, other.net.layer.cell]
+    before = cells[0].weight_hh.detach().clone()
+    assert_close("transition", cells[1].weight_hh, before, torch.float32)
+    assert torch.equal(cells[0].input.weight, cells[1].input.weight)
+    learner.run(5)
+    assert torch.equal(cells[0].weight_hh, before) == (method == "fixed")
+    assert learner.error() < 1e-5
+    assert not torch.equal(cells[0].activation.bias, torch.zeros(12))
+
+
+def test_the_copying_task_is_solved():
+    learner = Learner(copying(5, batch=32), "FlowAdam", hidden=96, seed=0, device="cpu")
+    assert learner.run(20) > learner.task.baseline
+    learner.run(300)
+    assert learner.run(20) < module.SOLVED * learner.task.baseline
+
+
+def test_a_net_that_is_not_finite_any_more_has_diverged(tmp_path, monkeypatch):
+    wild = replace(recurrent.COPYING, free=1e30)
+    monkeypatch.setattr(recurrent, "COPYING", wild)
+    methods = ("FlowSGD", "fixed")
+    found = summary(tmp_path, replace(SMALL, orders=(), methods=methods))
+    assert "FlowSGD diverged, fixed diverged" in found["verdict"]
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "is_missing", lambda method: method == "geotorch")
+    found = summary(tmp_path, replace(SMALL, methods=("fixed", "geotorch")))
+    assert "Not installed, so left out: geotorch." in found["verdict"]
+    assert [len(table.rows) for table in RNN.tables(found["results"], {})] == [1, 1]
+
+
+def test_the_verdict_and_the_tables_follow_the_numbers(tmp_path):
+    results = summary(tmp_path, replace(SMALL, methods=("FlowSGD", "LSTM")))["results"]
+    first, second, third, _ = results["cells"]
+    first.update(over_baseline=0.5, solved_at=None, error=3e-4)
+    second.update(over_baseline=1e-4, solved_at=1240)
+    third.update(accuracy=0.917)
+    text = RNN.verdict(results)
+    assert "over 3 blanks: FlowSGD does not solve it (0.5 of the baseline)" in text
+    assert "LSTM solves it after 1,240 batches" in text and "FlowSGD 91.7%" in text
+    assert "do not stay orthogonal to 1e-04: the largest error is 3.0e-04" in text
+    first["error"] = 3e-5
+    assert "The transitions stay orthogonal" in RNN.verdict(results)
+    timing = {"copying-3-LSTM": {"ms per iteration": 30.0}}
+    table, pixels = RNN.tables(results, timing)
+    assert table.rows[1] == (3, "LSTM", 8, second["num_weights"], 1e-4, 1240, None, 3.0)
+    assert pixels.rows[0][4] == 0.917 and pixels.rows[0][-1] is None
+
+
+def test_a_task_without_cases_leaves_its_table_out(tmp_path):
+    results = summary(tmp_path, replace(SMALL, delays=(), methods=("fixed",)))["results"]
+    assert [table.name for table in RNN.tables(results, {})] == ["pixels"]
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"iterations": 0}, "`iterations` must be at least 1: got 0"),
+        ({"delays": (5, 0)}, "`delays` must be at least 1: got 0"),
+        ({"delays": (), "orders": ()}, "`delays` or `orders`, must be given"),
+        ({"methods": ()}, "one of `methods`.*got none"),
+        ({"batch": 2000}, "`batch` must be at most the 1500 training images: got 2000"),
+    ],
+)
+def test_settings_that_cannot_run_are_refused(tmp_path, change, message):
+    config = replace(SMALL, **{"methods": ("fixed",), "delays": (), **change})
+    with pytest.raises(RunError, match=message):
+        execute(RNN, config, out=tmp_path, console=Console(quiet=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(RunError, match="got 'cuda' without a GPU. Use --device cpu"):
+        RNN.cells(replace(SMALL, device="cuda"))
