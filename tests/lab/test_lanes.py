@@ -32,7 +32,7 @@ def test_lanes_train_as_each_would_alone(images):
         if epoch == 2:
             for side in (together, *alone):
                 for its in side.lanes:
-                    its.set_lr(0.1)
+                    its.set_lr(0.1, 0.1)
         together.train_epoch(images.shuffled(32, 0, epoch))
         for side in alone:
             side.train_epoch(images.shuffled(32, 0, epoch))

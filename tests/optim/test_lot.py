@@ -23,15 +23,19 @@ def test_a_weight_whose_direction_is_not_finite_stays_and_is_reported(shape, ski
     D = torch.cat([w.view(randn(*shape, generator=generator)) for w in weights])
     new, M = 2 * D, torch.zeros_like(D)
     D[len(D) // 3, 2, 1] = torch.inf  # of the second weight
-    direction, momentum = lot._without_nonfinite(D, new, M)
+    direction, momentum, finite = lot._without_nonfinite(D, new, M)
     for n, (ours, theirs) in enumerate(zip(direction.chunk(3), D.chunk(3), strict=True)):
         assert torch.equal(ours, torch.zeros_like(ours) if n == 1 else theirs)
     for n, (ours, theirs) in enumerate(zip(momentum.chunk(3), new.chunk(3), strict=True)):
         assert torch.equal(ours, torch.zeros_like(ours) if n == 1 else theirs)
-    assert [state["skipped"].item() for state in states] == [0, int(skip), 0]
+    X, Y = torch.zeros_like(D), torch.ones_like(D)
+    Y[-1, 0, 0] = torch.nan  # a product of the third overflowed
+    moved = lot._reported(X, Y, finite)
+    assert [part.unique().tolist() for part in moved.chunk(3)] == [[1.0], [1.0], [0.0]]
+    assert [state["skipped"].item() for state in states] == [0, int(skip), int(skip)]
     if skip:
         lot.complain()
     else:
-        with pytest.raises(NonFiniteGradientError, match="gradient of weight 1 must be finite"):
+        with pytest.raises(NonFiniteGradientError, match="gradient of weight 1, weight 2 must be"):
             lot.complain()
         lot.complain()  # once

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..optim import split_parameters
+from ..errors import NonFiniteGradientError
+from ..optim import FlowSGD, split_parameters
 
 Precision = Literal["float32", "bf16"]
 
@@ -40,16 +41,24 @@ class Lane:
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._seen = 0
         self._graph: torch.cuda.CUDAGraph | None = None
+        self.diverged = False
+        """A gradient of an orthogonal weight was not finite."""
 
-    def set_lr(self, factor: float) -> None:
-        """Multiply the first learning rates by this factor; a graph with others is thrown away."""
+    def set_lr(self, flow: float, free: float) -> None:
+        """Set the learning rates to the first ones, times a factor for FlowSGD and one for SGD.
+
+        A graph that was captured with others is thrown away.
+        """
         for optimizer in self.optimizers:
+            factor = flow if isinstance(optimizer, FlowSGD) else free
             for group in optimizer.param_groups:
                 group["lr"] = factor * group.setdefault("initial_lr", group["lr"])
         self._graph = None
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """Forward, backward and the optimisers."""
+        """Forward, backward and the optimisers; a lane whose gradient was not finite stands."""
+        if self.diverged:
+            return
         self.model.zero_grad(set_to_none=True)
         with self._autocast():
             logits = self.model(x)
@@ -60,11 +69,16 @@ class Lane:
             self._sums += torch.stack([loss.detach().double() * len(y), correct.double()])
             if self._clip is not None:
                 _clip_each([p.grad for p in self._marked if p.grad is not None], self._clip)
-        for optimizer in self.optimizers:
-            optimizer.step()
+        try:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        except NonFiniteGradientError:
+            self.diverged = True
 
     def replay(self, x: Tensor, y: Tensor, stream: torch.cuda.Stream) -> None:
         """The same as a graph, which always reads the batch from this place."""
+        if self.diverged:
+            return
         if self._graph is None:
             torch.cuda.synchronize(self.device)
             graph = torch.cuda.CUDAGraph()
@@ -100,11 +114,12 @@ class Lane:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed lane needs."""
         states = [optimizer.state_dict() for optimizer in self.optimizers]
-        return {"model": self.model.state_dict(), "optimizers": states}
+        return {"model": self.model.state_dict(), "optimizers": states, "diverged": self.diverged}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self.model.load_state_dict(state["model"])
+        self.diverged = state["diverged"]
         for optimizer, its in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(its)
         self._graph = None

@@ -31,8 +31,8 @@ def dense_step(
     "exp" follows the canonical geodesic of $-\Omega X$, in $O(dk^2)$ when 2k < d; "cayley" solves a
     (d, d) system; "polar" takes the tangent step and goes to the nearest point, by products only.
 
-    Second moments of the rows divide the entry (i, j) of $\\Omega$ by their root mean square. Where
-    $\\Omega$ is not formed, the mean of all rows divides all of it.
+    Second moments of the rows divide the entry (i, j) of $\Omega$ by their root mean square. Where
+    $\Omega$ is not formed, the mean of all rows divides all of it.
     """
     with full_precision():
         d, k = X.shape[-2:]

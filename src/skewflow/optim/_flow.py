@@ -69,8 +69,9 @@ class Flow(torch.optim.Optimizer, ABC):
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
         where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
-        `retraction="cayley"`), pairs also of float64. Take a step before the capture, and capture
-        again after `load_state_dict`. A graph holds the numbers of its capture, such as the
+        `retraction="cayley"`), pairs also of float64; and exact steps of FlowSGD on thin or small
+        matrices (2k or d up to 256). Take one step before, and capture again after
+        `load_state_dict`. A graph holds the numbers of its capture, such as the
         learning rate, and replays have no drift guard: take a step outside of it now and then.
 
         Args:
@@ -156,6 +157,11 @@ class Flow(torch.optim.Optimizer, ABC):
     def _step_group(self, plan: Plan, capturing: bool) -> None:
         for bucket in plan.buckets:
             bucket.step(plan.update, self._done, capturing, self._captured)
+        if capturing and plan.lots and plan.update.beta2 is not None:
+            raise RuntimeError(
+                "an exact step with second moments cannot be captured in a CUDA graph: its "
+                "corrections need the count of steps on the host. Use a block size, or FlowSGD."
+            )
         for lot in plan.lots:
             device, retraction = lot.weights[0].p.device, plan.group["retraction"]
             time = partial(self._time, device)

@@ -85,34 +85,49 @@ class Lot:
             buffers = [weight.view(state["momentum_buffer"]) for weight, state in members]
             M = _batch(buffers)
         D, new = direction(G.to(X.dtype), M, update)
-        if X.device.type == "cuda":
-            D, new = self._without_nonfinite(D, new, M)
+        finite = None
+        if X.device.type == "cuda":  # elsewhere the gradients were looked at before the step
+            D, new, finite = self._without_nonfinite(D, new, M)
         if new is not None:
             torch._foreach_copy_(buffers, list(torch.split(new, n)))
             for weight, state, buffer in zip(weights, states, buffers, strict=True):
                 if buffer.data_ptr() != state["momentum_buffer"].data_ptr():  # it was a copy
                     state["momentum_buffer"].copy_(weight.view.restore(buffer))
         Y = dense_step(X, D, update.lr, retraction, w)
+        if finite is not None:
+            Y = self._reported(X, Y, finite)
         torch._foreach_copy_(points, list(torch.split(Y, n)))
         for weight, point in zip(weights, points, strict=True):
             store(weight, point)
 
     def _without_nonfinite(
         self, D: Tensor, new: Tensor | None, M: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         """The direction and the momentum, or those that change nothing, decided on the device."""
-        num = len(self.weights)  # on CUDA none is left out on the host
-        finite = torch.isfinite(D).reshape(num, -1).all(-1)
-        if self._skip:
-            for state, good in zip(self._states, finite, strict=True):
-                state["skipped"] += ~good
-        else:
-            self._seen.copy_(self._bad.logical_or_(~finite), non_blocking=True)
-        each = finite.repeat_interleave(len(D) // num)[:, None, None]
+        finite = self._finite(D)
         if new is not None:
             assert M is not None
-            new = torch.where(each, new, M)
-        return torch.where(each, D, 0), new
+            new = torch.where(self._each(finite, D), new, M)
+        return torch.where(self._each(finite, D), D, 0), new, finite
+
+    def _reported(self, X: Tensor, Y: Tensor, finite: Tensor) -> Tensor:
+        """The stepped points, or the old ones where a product overflowed; the host is told."""
+        good = self._finite(Y)
+        finite = finite & good
+        if self._skip:
+            for state, fine in zip(self._states, finite, strict=True):
+                state["skipped"] += ~fine
+        else:
+            self._seen.copy_(self._bad.logical_or_(~finite), non_blocking=True)
+        return torch.where(self._each(good, Y), Y, X)
+
+    def _finite(self, matrices: Tensor) -> Tensor:
+        """For each weight; on CUDA none is left out on the host."""
+        return torch.isfinite(matrices).reshape(len(self.weights), -1).all(-1)
+
+    def _each(self, weights: Tensor, matrices: Tensor) -> Tensor:
+        """From one value a weight to one a matrix."""
+        return weights.repeat_interleave(len(matrices) // len(self.weights))[:, None, None]
 
 
 def _batch(tensors: Sequence[Tensor]) -> Tensor:

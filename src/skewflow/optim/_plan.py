@@ -35,7 +35,7 @@ class Alone:
 
 @dataclass
 class Plan:
-    """The weights of a group in buckets of fused CUDA launches, and those stepped one by one.
+    """The weights of a group: in buckets of fused CUDA launches, in lots, and one by one.
 
     Args:
         group: The group's options when it was made.
@@ -161,7 +161,7 @@ def make_plan(
     states: Sequence[dict[str, Any]],
     count: Callable[[torch.device], Tensor],
 ) -> Plan:
-    """Sort the weights into buckets and the rest.
+    """Sort the weights into buckets, lots and the rest.
 
     Args:
         group: The options.

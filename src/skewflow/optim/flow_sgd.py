@@ -28,8 +28,8 @@ class FlowSGD(Flow):
         lr: Step size. A tensor of one element is read at every step, which on CUDA waits for it.
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
-        block_size: s; "dense" for the exact method; "auto" for the largest s whose step costs at
-            most twice that of SGD, from a measured table. Matrices with no more than s rows are
+        block_size: s; "dense" for the exact method; "auto" for the largest of the sizes measured
+            whose step costs at most twice that of SGD. Matrices with no more than s rows are
             stepped exactly.
         sampler: "uniform" is fused and reads only the blocks it draws. "round_robin",
             "relabelled_round_robin", "h_regular", "optimal", "heavy_matchings", or a `Sampler`,
@@ -41,8 +41,8 @@ class FlowSGD(Flow):
         nonfinite: What to do about a gradient with NaN or infinity: "raise", or "skip" the
             parameter and count it in ``state[p]["skipped"]``. See `step`. On CUDA "skip" reads the
             gradient once more, before the step.
-        foreach: False launches the CUDA kernels once for each parameter instead of once for all
-            of one shape.
+        foreach: False launches the CUDA kernels, and takes exact steps, once for each parameter
+            instead of once for all of one shape.
 
     Example:
         >>> from skewflow.nn import orthogonal_

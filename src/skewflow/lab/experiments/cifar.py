@@ -1,5 +1,6 @@
-"""PlainNet-110 on CIFAR-10 with orthogonal convolutions (Sec. 6.2, Fig. plain110)."""
+"""PlainNet-110 on CIFAR-10 with orthogonal convolutions (Sec. 6.2, Fig. 5)."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,23 +26,21 @@ Trained = Literal["vanilla", "ortinit", "exact", "s=2", "s=r"]
 """The paper's methods; "ortinit" is vanilla from the orthogonal weights that the others start from.
 """
 
+Curve = list[dict[str, float | None]]
 DROPS = (3 / 9, 6 / 9, 8 / 9)
-SOURCES = {
-    "cifar10": "CIFAR-10, 50,000 training images",
-    "digits": "scikit-learn's digits, 1,500 training images (in the place of CIFAR-10)",
-}
+SOURCES = {"cifar10": "CIFAR-10", "digits": "scikit-learn's digits (in the place of CIFAR-10)"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CifarConfig:
     """A deep plain network, trained by the paper's methods side by side on the same batches.
 
-    Every method is searched on the same number of settings: vanilla on `lrs`, the others on
-    `scales` at lr 0.1, on training images of which a tenth is held out; the best goes on with all.
+    Every method is searched: vanilla and ortinit on `lrs`, the others on `scales`, on training
+    images of which a tenth is held out; the best setting goes on with all.
 
-    The gradient of each convolution is cut to the norm `clip`, for every method. At the start the
-    gradients of PlainNet-110 grow to 1e6 from its last layer to its first: uncut, they turn
-    orthogonal weights at random, and throw the weights of SGD so far that they never move again.
+    The gradient of each convolution is cut to the norm `clip`, for every method: at the start those
+    of PlainNet-110 grow from below 1 in the last layer to 1e6 in the first. SGD begins with a tenth
+    of its rate, as He et al. (2016) began with ResNet-110.
     """
 
     methods: tuple[Trained, ...] = ("vanilla", "ortinit", "exact", "s=2", "s=r")
@@ -56,6 +55,8 @@ class CifarConfig:
     """Of the runs that are reported; learning rates drop tenfold at 3/9, 6/9 and 8/9 of them."""
     search_epochs: int = 2
     """Of each setting of the search, with the same drops."""
+    warm_up: int = 3
+    """Epochs, a third of all at most, in which the rate of SGD is a tenth."""
     lr: float = 0.1
     """Learning rate of the weights that are not orthogonal (the paper's baseline)."""
     lrs: tuple[float, ...] = (0.05, 0.1, 0.5)
@@ -118,13 +119,12 @@ class Cifar(Experiment[CifarConfig]):
 
     def cells(self, config: CifarConfig) -> Sequence[str]:
         """The search and the seeds."""
+        _check(config)
         return ["search", *(f"seed-{seed}" for seed in config.seeds)]
 
     @one_thread()
     def run_cell(self, config: CifarConfig, cell: str, run: Run) -> dict[str, Any]:
         """Train all settings of the cell side by side."""
-        if config.device == "cuda" and not torch.cuda.is_available():
-            raise RunError("--device cuda needs a CUDA device and torch sees none: use cpu.")
         train, test = _images(config, held_out=cell == "search")
         if cell == "search":
             settings = [
@@ -144,7 +144,7 @@ class Cifar(Experiment[CifarConfig]):
             torch._dynamo.config.patch(recompile_limit=64),
         ):
             curves, errors = _train(config, settings, seed, epochs, train, test, cell, run)
-        result: dict[str, Any] = {"curves": curves, "errors": errors}
+        result: dict[str, Any] = {"curves": curves, "errors": errors, "images": len(train)}
         if cell == "search":
             result["best"] = _best(settings, curves)
         return result
@@ -169,7 +169,7 @@ class Cifar(Experiment[CifarConfig]):
         tried = {name: curve[-1]["test"] for name, curve in search["curves"].items()}
         return {
             "depth": config.depth,
-            "data": SOURCES[config.data],
+            "data": f"{seeds[0]['images']:,} training images of {SOURCES[config.data]}",
             "epochs": config.epochs,
             "clip": config.clip,
             "search": tried,
@@ -202,11 +202,37 @@ class Cifar(Experiment[CifarConfig]):
         return [Figure("curves", caption, draw)]
 
 
+def _check(config: CifarConfig) -> None:
+    """Refuse what cannot run, before the first minute is spent."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise RunError("--device cuda needs a CUDA device and torch sees none: use cpu.")
+    if config.depth < 5 or (config.depth - 2) % 3:
+        raise RunError(f"--depth must be 3 n + 2 with n >= 1: got {config.depth}.")
+    for name in ("methods", "seeds", "lrs", "scales"):
+        values = getattr(config, name)
+        if not values or len(set(values)) != len(values):
+            raise RunError(f"--{name} must hold values, each once: got {values}.")
+    for name in ("width", "batch", "epochs", "search_epochs", "save_every"):
+        if getattr(config, name) < 1:
+            flag = name.replace("_", "-")
+            raise RunError(f"--{flag} must be at least 1: got {getattr(config, name)}.")
+    for name in ("lr", "clip", *(["images"] if config.images is not None else [])):
+        if not getattr(config, name) > 0:
+            raise RunError(f"--{name} must be positive: got {getattr(config, name)}.")
+    if config.warm_up < 0:
+        raise RunError(f"--warm-up must not be negative: got {config.warm_up}.")
+
+
 def _images(config: CifarConfig, held_out: bool) -> tuple[ColourSet, ColourSet]:
     """Training and test images; in the search a tenth of the training images is the test."""
     device = torch.device(config.device)
     pixels, labels = load_colours(config.data, "train")
     pixels, labels = pixels[: config.images], labels[: config.images]
+    if config.batch > 0.9 * len(labels):
+        raise RunError(
+            f"--batch must be at most nine tenths of the {len(labels)} training images, the rest "
+            f"is held out in the search: got {config.batch}."
+        )
     if held_out:
         n = len(labels) - len(labels) // 10
         train = ColourSet.of(pixels[:n], labels[:n], None, device)
@@ -250,36 +276,40 @@ def _train(
     test: ColourSet,
     cell: str,
     run: Run,
-) -> tuple[dict[str, list[dict[str, float]]], dict[str, float]]:
+) -> tuple[dict[str, Curve], dict[str, float]]:
     """The curves of all settings, and how far from the manifold they ended."""
     side = SideBySide([_lane(config, setting, seed) for setting in settings])
     names = [setting.name for setting in settings]
-    curves: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    first, factor = 0, 1.0
+    curves: dict[str, Curve] = {name: [] for name in names}
+    first, rates = 0, (1.0, 1.0)
     if (state := run.load(cell)) is not None:
         for lane, its in zip(side.lanes, state["lanes"], strict=True):
             lane.load_state_dict(its)
-        curves, first, factor = state["curves"], state["epoch"], state["factor"]
+        curves, first, rates = state["curves"], state["epoch"], tuple(state["rates"])
+    warm_up = min(config.warm_up, epochs // 3)
     for epoch in range(first, epochs):
-        wanted = 0.1 ** sum(epoch >= drop * epochs for drop in DROPS)
-        if wanted != factor:
-            factor = wanted
+        drop = 0.1 ** sum(epoch >= at * epochs for at in DROPS)
+        wanted = drop, drop * (0.1 if epoch < warm_up else 1.0)
+        if wanted != rates:
+            rates = wanted
             for lane in side.lanes:
-                lane.set_lr(factor)
+                lane.set_lr(*rates)
         if epoch == 1 and cell != "search":
             _train_in_turn(config, settings, side, train, seed, epoch, cell, run)
         else:
             side.train_epoch(train.shuffled(config.batch, seed, epoch))
         for setting, lane in zip(settings, side.lanes, strict=True):
             seen = lane.totals()
+            loss = seen["loss"] if math.isfinite(seen["loss"]) else None
             accuracy = lane.accuracy(test.plain(2000))
-            row = {"loss": seen["loss"], "train": seen["accuracy"], "test": accuracy}
+            row = {"loss": loss, "train": seen["accuracy"], "test": accuracy}
             curves[setting.name].append(row)
-            finite = row if row["loss"] == row["loss"] else {**row, "loss": None}
-            run.metric(cell, setting=setting.name, epoch=epoch, **finite)
+            run.metric(cell, setting=setting.name, epoch=epoch, **row)
         if (epoch + 1) % config.save_every == 0 and epoch + 1 < epochs:
             lanes = [lane.state_dict() for lane in side.lanes]
-            run.save(cell, {"lanes": lanes, "curves": curves, "epoch": epoch + 1, "factor": factor})
+            run.save(
+                cell, {"lanes": lanes, "curves": curves, "epoch": epoch + 1, "rates": list(rates)}
+            )
         run.progress((epoch + 1) / epochs)
     errors = {
         setting.name: 0.0 if setting.vanilla else largest_error(lane.model)
