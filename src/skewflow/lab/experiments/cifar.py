@@ -38,9 +38,10 @@ class CifarConfig:
     Every method is searched: vanilla and ortinit on `lrs`, the others on `scales`, on training
     images of which a tenth is held out; the best setting goes on with all.
 
-    The gradient of each convolution is cut to the norm `clip`, for every method: at the start those
-    of PlainNet-110 grow from below 1 in the last layer to 1e6 in the first. SGD begins with a tenth
-    of its rate, as He et al. (2016) began with ResNet-110.
+    The gradient of each orthogonal convolution is cut to the norm `clip`: at the start those of
+    PlainNet-110 grow from below 1 in the last layer to 1e6 in the first. A free weight answers by
+    growing, after which batch norm makes its steps small; an orthogonal one cannot. SGD begins with
+    a tenth of its rate, as He et al. (2016) began with ResNet-110.
     """
 
     methods: tuple[Trained, ...] = ("vanilla", "ortinit", "exact", "s=2", "s=r")
@@ -64,7 +65,7 @@ class CifarConfig:
     scales: tuple[float, ...] = (0.1, 1.0, 10.0)
     """Searched for the others: FlowSGD's learning rate over `lr` (the paper's grid)."""
     clip: float = 0.1
-    """Largest norm of the gradient of each convolution."""
+    """Largest norm of the gradient of each orthogonal convolution."""
     images: int | None = None
     """Train on so many images only; on all when omitted."""
     data: Colours = field(default_factory=default_colours)
@@ -268,7 +269,8 @@ def _lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
         seed=seed,
         guard_every=1 if on_cuda else 256,
     )
-    return Lane(model, optimizers, precision=config.precision, clip=config.clip)
+    clip = None if setting.vanilla else config.clip
+    return Lane(model, optimizers, precision=config.precision, clip=clip)
 
 
 def _train(
