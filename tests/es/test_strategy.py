@@ -1,5 +1,7 @@
 """Ask and tell: the gradient, its law, the perturbations, the state, and errors."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -303,3 +305,32 @@ def test_a_state_of_another_run_is_refused():
     state["params"]["W"] = torch.eye(3)
     with pytest.raises(CheckpointError, match="fits its own parameters only"):
         pair().load_state_dict(state)
+    state["params"]["W"] = torch.eye(40).double()
+    with pytest.raises(CheckpointError, match=r"'W': '\(40, 40\) torch.float64', .* and here are"):
+        pair().load_state_dict(state)
+
+
+def two(groups, lr):
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
+    free = {"params": [b]}
+    sgd = torch.optim.SGD([{"params": [a]}], lr=lr, momentum=0.9)
+    adam = torch.optim.Adam([free] if groups == 1 else [free, {"params": []}], lr=lr)
+    return EvolutionStrategy({"a": a, "b": b}, [sgd, adam], num_directions=2, sigma=0.1)
+
+
+@pytest.mark.bad_input
+def test_a_state_of_other_parameter_groups_is_refused_before_anything_changes():
+    saved, here = two(groups=1, lr=0.1), two(groups=2, lr=0.2)
+    for strategy, values in ((saved, [1.0, 2.0, 5.0, 3.0]), (here, [1.0, 0.0, 0.0, 1.0])):
+        strategy.tell(values)
+    before = deepcopy(here.state_dict())
+    with pytest.raises(
+        CheckpointError, match=r"fits its own optimisers only: .* groups\). Nothing"
+    ):
+        here.load_state_dict(saved.state_dict())
+    after = here.state_dict()
+    for name, p in before["params"].items():
+        assert torch.equal(after["params"][name], p)
+    for ours, own in zip(after["optimizers"], before["optimizers"], strict=True):
+        assert [group["lr"] for group in ours["param_groups"]] == [0.2] * len(own["param_groups"])
+        torch.testing.assert_close(ours["state"], own["state"], rtol=0, atol=0)
