@@ -194,6 +194,22 @@ def test_a_resumed_strategy_gives_the_same_bits(tmp_path):
     assert (again.moments.squares == whole.moments.squares).all()
 
 
+@pytest.mark.parametrize("geodesics", [(), ["W"]], ids=["ambient", "geodesic"])
+def test_an_evaluation_that_changes_its_parameters_does_not_change_the_next(geodesics):
+    class Greedy(Noisy):
+        def evaluate(self, params, seed, moments):
+            outcome = super().evaluate(params, seed, moments)
+            for p in params.values():
+                p.zero_()
+            return outcome
+
+    generation = pair(geodesics=geodesics).ask()
+    assert all(len(task.seeds) == 2 for task in generation.tasks if task.sign)
+    with InProcess(Noisy()) as one, InProcess(Greedy()) as other:
+        found, again = one.evaluate(generation), other.evaluate(generation)
+    assert [o.value for o in found] == [o.value for o in again]
+
+
 def test_another_seed_gives_another_run():
     assert advance(pair(), 2) != advance(pair(seed=4), 2)
 
