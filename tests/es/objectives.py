@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +78,40 @@ class Fatal(Objective):
         if moments is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         return Outcome(float(params["x"].sum()), 1, Moments.of(np.ones((1, 1))))
+
+
+@dataclass
+class Newborn(Objective):
+    """Ends some of the processes that load it: those with these numbers, from 1 on."""
+
+    folder: Path
+    fatal: tuple[int, ...]
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.mark("born", os.getpid())
+        if self.count("born") in self.fatal:
+            os._exit(3)
+
+    def mark(self, kind, name):
+        (self.folder / f"{kind}-{name}").touch()
+
+    def count(self, kind):
+        return len(list(self.folder.glob(f"{kind}-*")))
+
+    def evaluate(self, params, seed, moments):
+        return Outcome(1.0)
+
+
+class Meeting(Newborn):
+    """Two evaluations that meet, so in two processes; then one waits until a fifth is born."""
+
+    def evaluate(self, params, seed, moments):
+        above = bool(params["x"][0] > 1)
+        self.mark("at", above)
+        while self.count("at") < 2 or (above and self.count("born") < 5):
+            time.sleep(0.01)
+        return Outcome(1.0)
 
 
 class Unloadable:

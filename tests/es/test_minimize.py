@@ -90,11 +90,24 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path):
     minimize(bowl, START, generations=1, checkpoint=path)
     with pytest.raises(CheckpointError, match=r"differs in sigma \(0.05 there, 0.1 here\)"):
         minimize(bowl, START, generations=1, sigma=0.1, checkpoint=path)
+    with pytest.raises(CheckpointError, match=r"differs in lr \(0.05 there, 5.0 here\). Use"):
+        minimize(bowl, START, generations=2, lr=5.0, checkpoint=path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="cannot be read .* or remove it to start anew"):
         minimize(bowl, START, generations=1, checkpoint=path)
     with pytest.raises(CheckpointError, match=r"cannot write .*: File exists. The generation"):
         minimize(bowl, START, generations=1, checkpoint=path / "below")
+
+
+@pytest.mark.bad_input
+def test_a_checkpoint_goes_on_with_its_own_orthogonal_parameters_only(tmp_path):
+    start, path = {"V": torch.eye(2), "W": torch.eye(2)}, tmp_path / "run.pt"
+    adam = lambda marked, rest: [torch.optim.Adam([p for _, p in marked + rest], 0.1)]  # noqa: E731
+    options = {"optimizers": adam, "checkpoint": path, "generations": 1}
+    minimize(objectives.sphere, start, orthogonal=["V"], **options)
+    with pytest.raises(CheckpointError, match=r"orthogonal \(\['V'\] there, \['W'\] here\)"):
+        minimize(objectives.sphere, start, orthogonal=["W"], **options)
+    minimize(objectives.sphere, start, orthogonal=["V"], lr=5.0, **options)  # which is not used
 
 
 @pytest.mark.bad_input

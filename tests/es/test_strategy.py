@@ -1,5 +1,7 @@
 """Ask and tell: the gradient, its law, the perturbations, the state, and errors."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -192,6 +194,22 @@ def test_a_resumed_strategy_gives_the_same_bits(tmp_path):
     assert (again.moments.squares == whole.moments.squares).all()
 
 
+@pytest.mark.parametrize("geodesics", [(), ["W"]], ids=["ambient", "geodesic"])
+def test_an_evaluation_that_changes_its_parameters_does_not_change_the_next(geodesics):
+    class Greedy(Noisy):
+        def evaluate(self, params, seed, moments):
+            outcome = super().evaluate(params, seed, moments)
+            for p in params.values():
+                p.zero_()
+            return outcome
+
+    generation = pair(geodesics=geodesics).ask()
+    assert all(len(task.seeds) == 2 for task in generation.tasks if task.sign)
+    with InProcess(Noisy()) as one, InProcess(Greedy()) as other:
+        found, again = one.evaluate(generation), other.evaluate(generation)
+    assert [o.value for o in found] == [o.value for o in again]
+
+
 def test_another_seed_gives_another_run():
     assert advance(pair(), 2) != advance(pair(seed=4), 2)
 
@@ -303,3 +321,32 @@ def test_a_state_of_another_run_is_refused():
     state["params"]["W"] = torch.eye(3)
     with pytest.raises(CheckpointError, match="fits its own parameters only"):
         pair().load_state_dict(state)
+    state["params"]["W"] = torch.eye(40).double()
+    with pytest.raises(CheckpointError, match=r"'W': '\(40, 40\) torch.float64', .* and here are"):
+        pair().load_state_dict(state)
+
+
+def two(groups, lr):
+    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(3))
+    free = {"params": [b]}
+    sgd = torch.optim.SGD([{"params": [a]}], lr=lr, momentum=0.9)
+    adam = torch.optim.Adam([free] if groups == 1 else [free, {"params": []}], lr=lr)
+    return EvolutionStrategy({"a": a, "b": b}, [sgd, adam], num_directions=2, sigma=0.1)
+
+
+@pytest.mark.bad_input
+def test_a_state_of_other_parameter_groups_is_refused_before_anything_changes():
+    saved, here = two(groups=1, lr=0.1), two(groups=2, lr=0.2)
+    for strategy, values in ((saved, [1.0, 2.0, 5.0, 3.0]), (here, [1.0, 0.0, 0.0, 1.0])):
+        strategy.tell(values)
+    before = deepcopy(here.state_dict())
+    with pytest.raises(
+        CheckpointError, match=r"fits its own optimisers only: .* groups\). Nothing"
+    ):
+        here.load_state_dict(saved.state_dict())
+    after = here.state_dict()
+    for name, p in before["params"].items():
+        assert torch.equal(after["params"][name], p)
+    for ours, own in zip(after["optimizers"], before["optimizers"], strict=True):
+        assert [group["lr"] for group in ours["param_groups"]] == [0.2] * len(own["param_groups"])
+        torch.testing.assert_close(ours["state"], own["state"], rtol=0, atol=0)

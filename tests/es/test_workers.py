@@ -124,6 +124,26 @@ def test_a_crash_loop_ends_in_an_error_and_nothing_learned_is_lost():
         assert strategy.tell(here.evaluate(strategy.ask())).generation == 1
 
 
+def test_deaths_before_a_worker_was_ready_are_forgotten_when_all_are_ended(tmp_path):
+    generation = simple().ask()
+    with LocalWorkers(objectives.Newborn(tmp_path, fatal=(1, 2, 3, 4)), 1) as workers:
+        with pytest.raises(WorkerError, match="3 in a row died before they were"):
+            workers.evaluate(generation)
+        assert len(workers.evaluate(generation)) == 6  # the fourth dies, the fifth does not
+
+
+def test_the_death_of_an_idle_worker_is_none_before_it_was_ready(tmp_path):
+    generation = simple().ask()
+
+    def kill_the_idle(done):
+        if done == 1:
+            (idle,) = [slot for slot in workers._slots if slot.task is None]
+            os.kill(idle.process.pid, signal.SIGKILL)
+
+    with LocalWorkers(objectives.Meeting(tmp_path, fatal=(3, 4)), 2) as workers:
+        assert len(workers.evaluate(generation, generation.tasks[:2], kill_the_idle)) == 2
+
+
 WRONG = [
     (objectives.nan, NonFiniteReturnError, "got nan at plus direction 0 of generation 0, seed"),
     (objectives.no_number, TypeError, r"one number: got 'a tensor of shape \(2,\)'. Sum"),
@@ -144,7 +164,11 @@ def test_an_error_of_the_objective_is_raised(objective, error, text):
     [
         WRONG[-1],
         (objectives.Unloadable(), ImportError, "no module named simulator"),
-        (objectives.DeadOnArrival(), WorkerError, r"3 in a row died before \(exit code 3\)"),
+        (
+            objectives.DeadOnArrival(),
+            WorkerError,
+            r"3 in a row died before they were \(exit code 3\)",
+        ),
     ],
     ids=["raises", "import", "dead"],
 )

@@ -101,10 +101,11 @@ class Generation:
         Raises:
             NonFiniteReturnError: If the objective gave NaN, infinity or no number.
         """
-        params = self.params(task)
+        point = self.params(task)
         total, steps, observed = 0.0, 0, None
         for seed in task.seeds:
             call = objective.evaluate if task.sign else objective.score
+            params = {name: p.clone() for name, p in point.items()}  # which may be changed there
             outcome = call(params, seed, self.moments)
             if not is_finite(outcome.value):
                 raise NonFiniteReturnError(

@@ -14,7 +14,7 @@ from .._files import write_atomically
 from ..errors import CheckpointError
 from ..optim import FlowAdam
 from .objective import Objective, PlainFunction
-from .strategy import EvolutionStrategy, Record
+from .strategy import EvolutionStrategy, Record, check_settings
 from .workers import InProcess, LocalWorkers
 
 Named = list[tuple[str, nn.Parameter]]
@@ -68,7 +68,8 @@ def minimize(
         sigma: Length of a perturbation, for each entry.
         lr: Of the optimisers, unless `optimizers` makes them.
         optimizers: Called with the orthogonal and with the other parameters, as (name, parameter);
-            returns the optimisers. `FlowAdam` with dense steps and `Adam` when omitted.
+            returns the optimisers. `FlowAdam` with dense steps and `Adam` when omitted. In a run
+            that goes on, their options, such as rates, come from the checkpoint.
         shaping: See `direction_weights`.
         top: Use only this many of the directions, the best.
         perturbation: Of the orthogonal parameters: "ambient" as in the paper, which evaluates `f`
@@ -85,7 +86,8 @@ def minimize(
     Raises:
         NonFiniteReturnError: If `f` returns NaN or infinity.
         WorkerError: If workers die again and again.
-        CheckpointError: If the file is damaged, or belongs to a run with other settings.
+        CheckpointError: If the file is damaged or cannot be written, or belongs to a run with other
+            settings: `lr` and `orthogonal` count, the options of your own `optimizers` do not.
 
     Example:
         >>> from skewflow.geometry import haar
@@ -127,13 +129,14 @@ def minimize(
         seed=seed,
     )
     path = None if checkpoint is None else Path(checkpoint)
-    records = _load(path, strategy) if path is not None and path.exists() else []
+    settings = {"lr": None if optimizers else lr, "orthogonal": sorted(names)}
+    records = _load(path, strategy, settings) if path is not None and path.exists() else []
     with LocalWorkers(f, workers) if workers else InProcess(f) as team:
         while strategy.generation < generations:
             record = strategy.tell(team.evaluate(strategy.ask()))
             records.append(record)
             if path is not None:
-                _save(path, strategy, records)
+                _save(path, strategy, settings, records)
             on_generation(record)
         last = strategy.ask()
         (end,) = team.evaluate(last, [task for task in last.tasks if task.sign == 0])
@@ -149,10 +152,13 @@ def _adams(marked: Named, rest: Named, lr: float, seed: int) -> list[torch.optim
     return made
 
 
-def _save(path: Path, strategy: EvolutionStrategy, records: list[Record]) -> None:
+def _save(
+    path: Path, strategy: EvolutionStrategy, settings: dict[str, Any], records: list[Record]
+) -> None:
     buffer = io.BytesIO()
     rows = [asdict(record) for record in records]
-    torch.save({"strategy": strategy.state_dict(), "records": rows}, buffer)
+    whole = {"settings": settings, "strategy": strategy.state_dict(), "records": rows}
+    torch.save(whole, buffer)
     try:
         write_atomically(path, buffer.getvalue())
     except OSError as error:
@@ -162,15 +168,16 @@ def _save(path: Path, strategy: EvolutionStrategy, records: list[Record]) -> Non
         ) from error
 
 
-def _load(path: Path, strategy: EvolutionStrategy) -> list[Record]:
+def _load(path: Path, strategy: EvolutionStrategy, settings: dict[str, Any]) -> list[Record]:
     try:
         whole: dict[str, Any] = torch.load(path, weights_only=True)
-        rows, state = whole["records"], whole["strategy"]
+        theirs, rows, state = whole["settings"], whole["records"], whole["strategy"]
         records = [Record(**row) for row in rows]
     except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
         raise CheckpointError(
             f"{path} must be a checkpoint that `minimize` wrote: it cannot be read "
             f"({type(error).__name__}). Restore it, or remove it to start anew."
         ) from error
+    check_settings(settings, theirs)  # an optimiser's own state would bring its old rate with it
     strategy.load_state_dict(state)
     return records

@@ -60,7 +60,7 @@ class Objective(ABC):
         """The value at these parameters.
 
         Args:
-            params: Parameters by name. They are the caller's own copies.
+            params: Parameters by name: copies for this evaluation alone, which it may change.
             seed: All randomness comes from here.
             moments: What was observed in the generations before, or None in the first.
         """

@@ -263,18 +263,33 @@ class EvolutionStrategy:
         """Go on where `state_dict` was taken.
 
         Raises:
-            CheckpointError: If the state belongs to other settings or parameters; then nothing was
-                changed.
+            CheckpointError: If the state belongs to other settings, parameters or optimisers; then
+                nothing was changed.
         """
         self._check_state(state)
+        kept = state["moments"]
+        moments = None if kept is None else Moments.from_state_dict(kept)
+        self._load_optimizers(state["optimizers"])
         for name, p in self.params.items():
             p.copy_(state["params"][name])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
         self.generation, self.steps = state["generation"], state["steps"]
-        kept = state["moments"]
-        self.moments = None if kept is None else Moments.from_state_dict(kept)
+        self.moments = moments
         self._asked = None
+
+    def _load_optimizers(self, states: Sequence[dict[str, Any]]) -> None:
+        """All of them or none: only an optimiser itself knows whether a state fits it."""
+        before = [optimizer.state_dict() for optimizer in self.optimizers]
+        try:
+            for optimizer, saved in zip(self.optimizers, states, strict=True):
+                optimizer.load_state_dict(saved)
+        except Exception as error:  # each class of optimiser has its own
+            for optimizer, own in zip(self.optimizers, before, strict=True):
+                optimizer.load_state_dict(own)
+            raise CheckpointError(
+                "a saved state fits its own optimisers only: one of these refuses it "
+                f"({type(error).__name__}: {error}). Nothing was changed. Make them as they were "
+                "when it was saved, groups included, or start anew."
+            ) from error
 
     def _check_state(self, state: dict[str, Any]) -> None:
         missing = {"settings", "generation", "steps", "moments", "params", "optimizers"} - set(
@@ -285,25 +300,31 @@ class EvolutionStrategy:
                 "`state` must be what `EvolutionStrategy.state_dict` gave: it lacks "
                 f"{', '.join(sorted(missing))}."
             )
-        ours, theirs = self.settings(), state["settings"]
-        differ = [
-            f"{name} ({theirs.get(name)!r} there, {ours.get(name)!r} here)"
-            for name in sorted({*ours, *theirs})
-            if ours.get(name) != theirs.get(name)
-        ]
-        if differ:
+        check_settings(self.settings(), state["settings"])
+        here, there = (
+            {name: f"{tuple(p.shape)} {p.dtype}" for name, p in params.items()}
+            for params in (self.params, state["params"])
+        )
+        if here != there or len(state["optimizers"]) != len(self.optimizers):
             raise CheckpointError(
-                "a saved state goes on with its own settings only: it differs in "
-                f"{', '.join(differ)}. Use those, or start anew."
-            )
-        shapes = {name: tuple(p.shape) for name, p in self.params.items()}
-        saved = {name: tuple(p.shape) for name, p in state["params"].items()}
-        if shapes != saved or len(state["optimizers"]) != len(self.optimizers):
-            raise CheckpointError(
-                f"a saved state fits its own parameters only: it holds {saved} in "
-                f"{len(state['optimizers'])} optimisers, and here are {shapes} in "
+                f"a saved state fits its own parameters only: it holds {there} in "
+                f"{len(state['optimizers'])} optimisers, and here are {here} in "
                 f"{len(self.optimizers)}."
             )
+
+
+def check_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Refuse a state that was saved with other settings."""
+    differ = [
+        f"{name} ({theirs.get(name)!r} there, {ours.get(name)!r} here)"
+        for name in sorted({*ours, *theirs})
+        if ours.get(name) != theirs.get(name)
+    ]
+    if differ:
+        raise CheckpointError(
+            "a saved state goes on with its own settings only: it differs in "
+            f"{', '.join(differ)}. Use those, or start anew."
+        )
 
 
 def descent(generation: Generation, weights: np.ndarray) -> dict[str, Tensor]:

@@ -260,20 +260,23 @@ class LocalWorkers(Workers):
     def _bury(
         self, slot: _Slot, generation: Generation, waiting: deque[Task], fatal: dict[int, int]
     ) -> None:
-        """A worker has died: its task waits again, and another one is started in its place."""
-        task = slot.task
+        """A worker has died: its task waits again, and another one is started in its place.
+
+        One that died idle is not counted: it was able to start, and no task is to blame.
+        """
+        task, was_ready = slot.task, slot.ready
         code = slot.stop()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        if task is None:
+        if task is None and not was_ready:
             slot.deaths += 1
             if slot.deaths >= DEATHS:
                 raise WorkerError(
-                    f"a worker must live to be ready: {slot.deaths} in a row died before ({how}); "
-                    "their own messages are above. A script that starts workers needs "
+                    f"a worker must live to be ready: {slot.deaths} in a row died before they were "
+                    f"({how}); their own messages are above. A script that starts workers needs "
                     '`if __name__ == "__main__":` around its start. Nothing that was learned is '
                     "lost."
                 )
-        else:
+        elif task is not None:
             waiting.appendleft(task)
             fatal[task.number] = fatal.get(task.number, 0) + 1
             if fatal[task.number] >= DEATHS:
@@ -292,6 +295,7 @@ class LocalWorkers(Workers):
                 slot.connection.close()
         for slot in self._slots:
             slot.stop()
+            slot.deaths = 0
 
 
 @contextmanager
