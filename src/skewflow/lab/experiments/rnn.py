@@ -132,7 +132,8 @@ class Rnn(Experiment[RnnConfig]):
             }
             if baseline is not None:
                 over = [None if r["loss"] is None else r["loss"] / baseline for r in rows]
-                at = [r["step"] for r, v in zip(rows, over, strict=True) if v and v < SOLVED]
+                pairs = zip(rows, over, strict=True)
+                at = [r["step"] for r, v in pairs if v is not None and v < SOLVED]
                 last |= {"over_baseline": over[-1], "solved_at": at[0] if at else None}
             found.append({**cell, **last, "cell": name})
         return {"data": SOURCES[config.data], "batch": config.batch, "cells": found}
@@ -287,6 +288,8 @@ def _said(cell: Mapping[str, Any]) -> str:
         return f"{method} diverged"
     if cell["baseline"] is None:
         return f"{method} {cell['accuracy']:.1%}"
-    if cell["solved_at"] is not None:
-        return f"{method} solves it after {cell['solved_at']:,} batches"
-    return f"{method} does not solve it ({cell['over_baseline']:.2g} of the baseline)"
+    end = f"{cell['over_baseline']:.2g} of the baseline"
+    if cell["solved_at"] is None:
+        return f"{method} does not solve it ({end})"
+    solved = f"{method} solves it after {cell['solved_at']:,} batches"
+    return f"{solved} and ends at {end}" if cell["over_baseline"] >= SOLVED else solved
