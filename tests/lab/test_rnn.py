@@ -170,6 +170,8 @@ def test_the_verdict_and_the_tables_follow_the_numbers(tmp_path):
     assert "The transitions stay orthogonal" in RNN.verdict(results)
     timing = {"copying-3-LSTM": {"ms per iteration": 30.0}}
     table, pixels = RNN.tables(results, timing)
+    for shown in (table, pixels, *RNN.figures(results)):
+        assert "set by hand, not by an even search" in shown.caption
     assert table.rows[1] == (3, "LSTM", 8, second["num_weights"], 1e-4, 1240, None, 3.0)
     assert pixels.rows[0][4] == 0.917 and pixels.rows[0][-1] is None
 

@@ -12,7 +12,7 @@ from ..data import SOURCES, Digits, default_images
 from ..environment import device_name
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..files import RunError
-from ..recurrent import Learner, Method, is_missing
+from ..recurrent import CHOICE, Learner, Method, is_missing
 from ..run import Run
 from ..sequences import Copying, Order, Pixels
 from ..threads import one_thread
@@ -54,7 +54,10 @@ class RnnConfig:
 
 
 class Rnn(Experiment[RnnConfig]):
-    """One cell for each task and method; all methods see the same batches."""
+    """One cell for each task and method; all methods see the same batches.
+
+    Their learning rates are set by hand and not by an even search, see `recurrent.CHOICE`.
+    """
 
     name = "rnn"
     title = "Orthogonal recurrent nets: long memory"
@@ -77,6 +80,10 @@ class Rnn(Experiment[RnnConfig]):
         ),
         "paper": RnnConfig(),
     }
+    preset_help = (
+        '"quick" takes about a minute on one core, "paper" is meant for a GPU: minutes on one, by '
+        "estimate and not measured."
+    )
 
     def cells(self, config: RnnConfig) -> Sequence[str]:
         """Task and method."""
@@ -175,7 +182,7 @@ class Rnn(Experiment[RnnConfig]):
                     seconds = None if ms is None else ms * c["num_batches"] / 1e3
                     pixels.append((task, *head, c["accuracy"], c["error"], seconds))
         devices = {c["device"] for c in results["cells"] if not c["missing"]}
-        where = f"Batches of {results['batch']}, on {' and '.join(sorted(devices))}."
+        where = f"Batches of {results['batch']}, on {' and '.join(sorted(devices))}. {CHOICE}"
         columns = ("method", "width", "weights")
         tables = (
             Table(
@@ -225,7 +232,7 @@ class Rnn(Experiment[RnnConfig]):
         tasks = len(_by_task(results))
         caption = (
             "Loss of the copying task over that of a net without memory (dotted: solved), and "
-            f"accuracy on test images of {results['data']}, read pixel by pixel."
+            f"accuracy on test images of {results['data']}, read pixel by pixel. {CHOICE}"
         )
         return [Figure("rnn", caption, draw, (2.0 + 2.6 * tasks, 3.6))] if tasks else []
 
