@@ -56,6 +56,7 @@ test-gpu:
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/edge_completion.py --save
+	$(BIN)/python benchmarks/recurrence.py --save
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from skewflow.lab.data import cifar10, default_images, load_images, mnist
+from skewflow.lab.data import cifar10, default_images, load_digits_part, load_images, mnist
+from skewflow.lab.data.colour import load_colours
 from skewflow.lab.files import RunError
 
 
@@ -173,6 +174,16 @@ def test_what_the_network_sends_is_checked(folder, server, monkeypatch):
         with pytest.raises(RunError, match=message):
             load_images("cifar10")
         assert not (folder / cifar10.FOLDER / "cifar-10-binary.tar.gz").exists()
+
+
+def test_the_digits_are_parted_in_one_place_for_grey_and_colour():
+    whole = load_images("digits")
+    for split, num in (("train", 1500), ("test", 297)):
+        part, (pixels, labels) = load_digits_part(split), load_colours("digits", split)
+        assert len(part.labels) == num and torch.equal(part.labels, labels.long())
+        assert torch.equal((part.pixels * 255).byte(), pixels[:, 1, ::4, ::4])
+    parts = [load_digits_part(split).pixels for split in ("train", "test")]
+    assert torch.equal(torch.cat(parts), whole.pixels)
 
 
 @pytest.mark.bad_input

@@ -1,5 +1,7 @@
 """The command line: names, help, presets, errors."""
 
+import re
+
 import pytest
 
 from lab.walk import Walk
@@ -37,6 +39,12 @@ def test_help_shows_the_defaults_of_the_preset(monkeypatch, capsys, name):
     assert status == 0 and "--preset" in quick and "--resume" in quick
     status, paper, _ = call(monkeypatch, capsys, "reproduce", name, "--preset", "paper", "--help")
     assert status == 0 and paper != quick
+
+
+@pytest.mark.parametrize("name, time", [("mnist", "25 minutes on one core"), ("rnn", "for a GPU")])
+def test_help_tells_how_long_the_long_ones_take(monkeypatch, capsys, name, time):
+    _, shown, _ = call(monkeypatch, capsys, "reproduce", name, "--help")
+    assert time in " ".join(re.sub(r"[│|]", " ", shown).split())
 
 
 def test_both_commands_are_listed(monkeypatch, capsys):

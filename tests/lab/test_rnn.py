@@ -170,8 +170,25 @@ def test_the_verdict_and_the_tables_follow_the_numbers(tmp_path):
     assert "The transitions stay orthogonal" in RNN.verdict(results)
     timing = {"copying-3-LSTM": {"ms per iteration": 30.0}}
     table, pixels = RNN.tables(results, timing)
+    for shown in (table, pixels, *RNN.figures(results)):
+        assert "set by hand, not by an even search" in shown.caption
     assert table.rows[1] == (3, "LSTM", 8, second["num_weights"], 1e-4, 1240, None, 3.0)
     assert pixels.rows[0][4] == 0.917 and pixels.rows[0][-1] is None
+
+
+def test_a_loss_of_zero_solves_the_task_and_a_later_rise_is_told():
+    cell = {"task": "copying-3", "method": "fixed", "missing": False, "baseline": 0.9}
+
+    def verdict(*losses):
+        steps = enumerate(losses, start=1)
+        rows = [{"step": 20 * i, "loss": v, "accuracy": None, "error": None} for i, v in steps]
+        return RNN.verdict(RNN.summarise(SMALL, {"copying-3-fixed": {**cell, "rows": rows}}))
+
+    assert verdict(0.9, 0.0) == "Copying over 3 blanks: fixed solves it after 40 batches."
+    risen = "fixed solves it after 40 batches and ends at 0.5 of the baseline."
+    assert verdict(0.9, 0.0, 0.45) == f"Copying over 3 blanks: {risen}"
+    assert "fixed does not solve it (0.5 of the baseline)" in verdict(0.9, 0.45)
+    assert "fixed diverged" in verdict(0.9, 0.0, None)
 
 
 def test_a_task_without_cases_leaves_its_table_out(tmp_path):

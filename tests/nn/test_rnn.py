@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from helpers import assert_close, randn
 from skewflow.errors import ShapeError
@@ -69,6 +70,46 @@ def test_an_activation_of_ones_own_is_applied(generator):
     x = randn(2, 5, 3, generator=generator)
     first = nn.functional.softsign(rnn.cell.input(x[0]))
     assert_close("first", first, rnn(x)[0][0])
+
+
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh"])
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda module, seen: module.register_forward_hook(lambda *_: seen.append(1)),
+        lambda module, seen: module.register_forward_pre_hook(lambda *_: seen.append(1)),
+        lambda module, seen: module.register_full_backward_hook(lambda *_: seen.append(1)),
+        lambda module, seen: module.register_full_backward_pre_hook(lambda *_: seen.append(1)),
+        lambda module, seen: nn.modules.module.register_module_forward_hook(
+            lambda called, *_: seen.append(1) if called is module else None
+        ),
+    ],
+    ids=["forward", "forward_pre", "backward", "backward_pre", "of all modules"],
+)
+def test_hooks_of_the_activation_are_called_at_every_step(nonlinearity, register, generator):
+    rnn = OrthogonalRNN(3, 8, nonlinearity, dtype=D)
+    x = randn(6, 5, 3, generator=generator)
+    plain, seen = rnn(x)[0], []
+    handle = register(rnn.cell.activation, seen)
+    try:
+        outputs = rnn(x)[0]
+        outputs.sum().backward()
+    finally:
+        handle.remove()
+    assert len(seen) == 6
+    assert_close("outputs", plain, outputs)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch's own, at its first dual number
+@pytest.mark.parametrize("nonlinearity", ["modrelu", "tanh"])
+def test_forward_mode_gives_the_derivative_of_the_reverse_mode(nonlinearity, generator):
+    rnn = OrthogonalRNN(3, 8, nonlinearity, dtype=D)
+    x, dx = (randn(6, 5, 3, generator=generator) for _ in range(2))
+    with forward_ad.dual_level():
+        outputs = rnn(forward_ad.make_dual(x, dx))[0]
+        tangent = forward_ad.unpack_dual(outputs).tangent
+    expected = torch.autograd.functional.jvp(lambda x: rnn(x)[0], x, dx)[1]
+    assert_close("tangent", expected, tangent)
 
 
 def test_at_the_start_modrelu_keeps_lengths_over_a_thousand_steps(generator):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .data import Digits, Images, load_images
+from .data import Digits, Images, load_digits_part, load_images
 from .files import RunError
 from .seeds import spawn
 
@@ -158,7 +158,4 @@ class Pixels:
 def _split(data: Digits) -> tuple[Images, Images]:
     if data == "mnist":
         return load_images("mnist"), load_images("mnist", "test")
-    whole = load_images("digits")
-    parts = (slice(0, 1500), slice(1500, None))
-    first, second = (Images(whole.name, whole.pixels[p], whole.labels[p]) for p in parts)
-    return first, second
+    return load_digits_part("train"), load_digits_part("test")

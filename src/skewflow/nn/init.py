@@ -50,12 +50,13 @@ def torus_(
     r"""Fill a square weight with turns of the pairs (1, 2), (3, 4), ... of rows, in place.
 
     The angles are uniform on the circle, so the eigenvalues are independent, where Haar's repel
-    each other. For the transition of a recurrent net that has to remember: on the copying task it
-    learns faster from here than from Haar's measure. From Henaff, Szlam and LeCun, "Recurrent
-    Orthogonal Networks and Long-Memory Tasks", ICML 2016. Not in the paper.
+    each other. Meant for the transition of a recurrent net that has to remember. From Henaff,
+    Szlam and LeCun, "Recurrent Orthogonal Networks and Long-Memory Tasks", ICML 2016. Not in the
+    paper.
 
     Args:
-        tensor: Square weight, or a batch of them; real and floating. With odd d the last row stays.
+        tensor: Square weight, or a batch of them; real and floating. With odd d the last row
+            becomes the last unit vector.
         generator: Source of randomness; torch's global one when omitted.
 
     Returns:

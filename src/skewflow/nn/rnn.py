@@ -3,6 +3,8 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 
 from ..errors import ShapeError
 from ..kernels.recurrence.by_hand import recurrence_by_hand
@@ -99,7 +101,11 @@ class OrthogonalRNN(nn.Module):
         """Nothing has to look into the single steps, and one dtype goes through all of them."""
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return False
+        if forward_ad._current_level >= 0:  # the gradient by hand is that of the reverse mode
+            return False
         cell = self.cell
+        if _is_hooked(cell.activation):
+            return False
         own = type(cell).advance is OrthogonalRNNCell.advance
         known = type(cell.activation) in (ModReLU, nn.Tanh)
         return own and known and u.dtype == h_0.dtype == cell.input.weight.dtype
@@ -111,3 +117,14 @@ class OrthogonalRNN(nn.Module):
             return recurrence_by_hand(u.unsqueeze(1), h_0, self.cell.weight_hh, bias).squeeze(1)
         by_step = u.transpose(0, time)
         return recurrence_by_hand(by_step, h_0[0], self.cell.weight_hh, bias).transpose(0, time)
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    """Whether calling the module does more than its `forward`, as torch itself decides it."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(own) or bool(_has_any_global_hook())  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from .reference import recurrence
 
 LARGEST_WIDTH = 256
-"""Up to here a CUDA kernel runs the whole sequence: W stays in the cache beside each core."""
+"""Up to here a CUDA kernel runs the whole sequence: W should stay in the cache beside each core."""
 WIDTH_UNIT = 16
 """What has to divide the width for that; units that are always zero fill it up."""
 

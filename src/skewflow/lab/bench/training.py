@@ -113,7 +113,7 @@ def training_step(
 
 
 def learning_rate(config: TrainingBench, model: nn.Module, batch: Batch) -> float:
-    """A rate at which the largest step turns a weight by about `ANGLE`, as training does.
+    """A rate: an exact step without momentum would turn a weight by about `ANGLE` at most.
 
     Exponentials cost more for large angles, and the first layers of a deep network without
     shortcuts have gradients of 1e6 and more before it is trained. One rate for all methods.

@@ -5,4 +5,5 @@ from .images import SOURCES as SOURCES
 from .images import Digits as Digits
 from .images import Images as Images
 from .images import default_images as default_images
+from .images import load_digits_part as load_digits_part
 from .images import load_images as load_images

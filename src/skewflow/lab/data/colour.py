@@ -12,7 +12,7 @@ from ..files import RunError
 from ..seeds import spawn
 from .cifar10 import FOLDER, load_cifar10
 from .files import data_folder
-from .images import load_images
+from .images import load_digits_part
 
 Colours = Literal["cifar10", "digits"]
 """CIFAR-10, or scikit-learn's digits blown up to its size."""
@@ -35,11 +35,10 @@ def load_colours(name: Colours, split: Literal["train", "test"]) -> tuple[Tensor
         return load_cifar10(split)
     if name != "digits":
         raise RunError(f"`data` must be cifar10 or digits: got {name!r}.")
-    digits = load_images("digits")
-    part = slice(0, 1500) if split == "train" else slice(1500, None)
-    pixels = (digits.pixels[part] * 255).byte()
+    digits = load_digits_part(split)
+    pixels = (digits.pixels * 255).byte()
     large = pixels.repeat_interleave(4, -1).repeat_interleave(4, -2)
-    return large[:, None].expand(-1, 3, -1, -1).contiguous(), digits.labels[part].byte()
+    return large[:, None].expand(-1, 3, -1, -1).contiguous(), digits.labels.byte()
 
 
 @dataclass(frozen=True)

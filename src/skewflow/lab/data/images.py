@@ -14,6 +14,8 @@ from .mnist import has_mnist, load_mnist
 Digits = Literal["mnist", "digits"]
 """The sets of ten digits, which stand in for one another."""
 
+DIGITS_CUT = 1500
+"""Where the digits are parted into training and test images."""
 NAMES = ("mnist", "cifar10", "digits")
 SOURCES = {
     "mnist": "MNIST, 60,000 training images",
@@ -57,6 +59,13 @@ def load_images(name: str, split: Literal["train", "test"] = "train") -> Images:
         return _digits(split)
     pixels, labels = load_mnist(split) if name == "mnist" else load_cifar10(split)
     return Images(name, pixels.float() / 255, labels.long())
+
+
+def load_digits_part(split: Literal["train", "test"]) -> Images:
+    """Part of scikit-learn's digits, which come in one set: the last 297 are for tests."""
+    whole = load_images("digits")
+    part = slice(None, DIGITS_CUT) if split == "train" else slice(DIGITS_CUT, None)
+    return Images(whole.name, whole.pixels[part], whole.labels[part])
 
 
 def _digits(split: str) -> Images:

@@ -88,7 +88,7 @@ def make_network(num_pixels: int, width: int, layers: Layers, seed: int) -> nn.S
     """Two hidden layers of tanh and a free linear head (Sec. 6.2).
 
     Both hidden weights start orthogonal, at 784 pixels and width 100 in ST(784, 100) and O(100),
-    and `layers` of them are marked so that they stay it.
+    and `layers` of them are marked so that they stay orthogonal.
     """
     first = (OrthogonalLinear if layers == "both" else nn.Linear)(num_pixels, width)
     second, head = OrthogonalLinear(width, width), nn.Linear(width, 10)

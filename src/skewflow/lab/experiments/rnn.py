@@ -12,7 +12,7 @@ from ..data import SOURCES, Digits, default_images
 from ..environment import device_name
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..files import RunError
-from ..recurrent import Learner, Method, is_missing
+from ..recurrent import CHOICE, Learner, Method, is_missing
 from ..run import Run
 from ..sequences import Copying, Order, Pixels
 from ..threads import one_thread
@@ -54,7 +54,10 @@ class RnnConfig:
 
 
 class Rnn(Experiment[RnnConfig]):
-    """One cell for each task and method; all methods see the same batches."""
+    """One cell for each task and method; all methods see the same batches.
+
+    Their learning rates are set by hand and not by an even search, see `recurrent.CHOICE`.
+    """
 
     name = "rnn"
     title = "Orthogonal recurrent nets: long memory"
@@ -77,6 +80,10 @@ class Rnn(Experiment[RnnConfig]):
         ),
         "paper": RnnConfig(),
     }
+    preset_help = (
+        '"quick" takes about a minute on one core, "paper" is meant for a GPU: minutes on one, by '
+        "estimate and not measured."
+    )
 
     def cells(self, config: RnnConfig) -> Sequence[str]:
         """Task and method."""
@@ -132,7 +139,8 @@ class Rnn(Experiment[RnnConfig]):
             }
             if baseline is not None:
                 over = [None if r["loss"] is None else r["loss"] / baseline for r in rows]
-                at = [r["step"] for r, v in zip(rows, over, strict=True) if v and v < SOLVED]
+                pairs = zip(rows, over, strict=True)
+                at = [r["step"] for r, v in pairs if v is not None and v < SOLVED]
                 last |= {"over_baseline": over[-1], "solved_at": at[0] if at else None}
             found.append({**cell, **last, "cell": name})
         return {"data": SOURCES[config.data], "batch": config.batch, "cells": found}
@@ -174,7 +182,7 @@ class Rnn(Experiment[RnnConfig]):
                     seconds = None if ms is None else ms * c["num_batches"] / 1e3
                     pixels.append((task, *head, c["accuracy"], c["error"], seconds))
         devices = {c["device"] for c in results["cells"] if not c["missing"]}
-        where = f"Batches of {results['batch']}, on {' and '.join(sorted(devices))}."
+        where = f"Batches of {results['batch']}, on {' and '.join(sorted(devices))}. {CHOICE}"
         columns = ("method", "width", "weights")
         tables = (
             Table(
@@ -224,7 +232,7 @@ class Rnn(Experiment[RnnConfig]):
         tasks = len(_by_task(results))
         caption = (
             "Loss of the copying task over that of a net without memory (dotted: solved), and "
-            f"accuracy on test images of {results['data']}, read pixel by pixel."
+            f"accuracy on test images of {results['data']}, read pixel by pixel. {CHOICE}"
         )
         return [Figure("rnn", caption, draw, (2.0 + 2.6 * tasks, 3.6))] if tasks else []
 
@@ -287,6 +295,8 @@ def _said(cell: Mapping[str, Any]) -> str:
         return f"{method} diverged"
     if cell["baseline"] is None:
         return f"{method} {cell['accuracy']:.1%}"
-    if cell["solved_at"] is not None:
-        return f"{method} solves it after {cell['solved_at']:,} batches"
-    return f"{method} does not solve it ({cell['over_baseline']:.2g} of the baseline)"
+    end = f"{cell['over_baseline']:.2g} of the baseline"
+    if cell["solved_at"] is None:
+        return f"{method} does not solve it ({end})"
+    solved = f"{method} solves it after {cell['solved_at']:,} batches"
+    return f"{solved} and ends at {end}" if cell["over_baseline"] >= SOLVED else solved
