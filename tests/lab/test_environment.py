@@ -3,6 +3,7 @@ import subprocess
 import pytest
 
 from skewflow.lab import environment
+from skewflow.lab.files import RunError
 
 
 @pytest.fixture
@@ -37,6 +38,15 @@ def test_outside_of_a_checkout_the_variable_names_the_commit(tmp_path, monkeypat
     assert environment.commit() == "abc1234"
     monkeypatch.delenv("SKEWFLOW_COMMIT")
     assert environment.commit() == ""
+
+
+def test_only_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    environment.check_device("cpu")
+    with pytest.raises(RunError, match="got cuda, and torch sees no GPU. Use --device cpu"):
+        environment.check_device("cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    environment.check_device("cuda")
 
 
 def test_the_cpu_is_named_even_where_there_is_a_gpu(monkeypatch):

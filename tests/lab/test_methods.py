@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from skewflow.lab.methods import largest_error, make_optimizers
+from skewflow.lab.methods import largest_error, make_optimizers, rate_factor, relative_error
 from skewflow.nn import OrthogonalConv2d, OrthogonalLinear
 
 
@@ -53,3 +53,15 @@ def test_the_error_does_not_grow_with_the_number_of_columns():
         with torch.no_grad():
             layer.weight.mul_(1.1)
         assert largest_error(layer) == pytest.approx(1.1**2 - 1, rel=1e-4)
+
+
+def test_the_error_of_a_batch_is_its_worst_and_asks_for_no_gradient():
+    X = torch.stack([torch.eye(6, 3), 1.1 * torch.eye(6, 3)]).requires_grad_()
+    assert relative_error(X) == pytest.approx(1.1**2 - 1, rel=1e-4)
+
+
+@pytest.mark.parametrize("epochs, drops", [(100, [34, 67, 89]), (9, [3, 6, 8]), (4, [2, 3, 4])])
+def test_the_rates_drop_with_the_first_epoch_after_each_ninth(epochs, drops):
+    for epoch in range(epochs):
+        passed = sum(epoch >= drop for drop in drops)
+        assert rate_factor(epoch, epochs) == pytest.approx(0.1**passed)

@@ -215,5 +215,7 @@ def test_settings_that_cannot_run_are_refused(tmp_path, change, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(RunError, match="got 'cuda' without a GPU. Use --device cpu"):
+    with pytest.raises(
+        RunError, match="--device must be there: got cuda, .* no GPU. Use --device cpu"
+    ):
         RNN.cells(replace(SMALL, device="cuda"))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from .files import RunError
+
 PACKAGES = ("numpy", "triton", "geoopt", "geotorch", "pogo-torch")
 _CODE = (":(top)", ":(top,exclude)benchmarks/data")
 
@@ -24,6 +26,16 @@ def environment(device: str | torch.device) -> dict[str, str]:
         "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
+
+
+def check_device(device: str) -> None:
+    """Refuse a GPU that is not there.
+
+    Raises:
+        RunError: If `device` is "cuda" and torch sees none.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RunError("--device must be there: got cuda, and torch sees no GPU. Use --device cpu.")
 
 
 def device_name(device: str | torch.device) -> str:

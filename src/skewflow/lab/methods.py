@@ -4,7 +4,8 @@ import math
 from typing import Literal
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from ..geometry.checks import orthogonality_error
 from ..geometry.matrices import as_matrices
@@ -77,4 +78,29 @@ def largest_error(model: nn.Module) -> float:
     r"""The largest $\|W^\top W - I\|_F / \sqrt k$ of the marked weights."""
     with torch.no_grad():
         marked = [as_matrices(p) for _, p in orthogonal_parameters(model)]
-        return max(float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5 for X in marked)
+        return max(map(relative_error, marked))
+
+
+@torch.no_grad()
+def relative_error(X: Float[Tensor, "*batch d k"]) -> float:
+    r"""The largest $\|X^\top X - I\|_F / \sqrt k$ of the matrices: no larger where k is.
+
+    Example:
+        >>> round(relative_error(2 * torch.eye(5, 3)), 4)
+        3.0
+    """
+    return float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
+
+
+def rate_factor(epoch: int, epochs: int) -> float:
+    """What the learning rates are multiplied by: a tenth after 3, 6 and 8 ninths (Sec. 9.1.1).
+
+    Args:
+        epoch: Counts from 0.
+        epochs: Of the whole training.
+
+    Example:
+        >>> [round(rate_factor(epoch, 9), 6) for epoch in (2, 3, 6, 8)]
+        [1.0, 0.1, 0.01, 0.001]
+    """
+    return float(0.1 ** sum(9 * epoch >= ninths * epochs for ninths in (3, 6, 8)))

@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import NonFiniteGradientError
-from ..geometry.checks import orthogonality_error
 from ..nn import OrthogonalRNN, torus_
 from ..optim import FlowAdam, FlowSGD
+from .methods import relative_error
 from .seeds import spawn
 from .sequences import Copying, Task
 
@@ -146,13 +146,11 @@ class Learner:
         mean = torch.stack(losses).mean()
         return float(mean) if mean.isfinite() else None
 
-    @torch.no_grad()
     def error(self) -> float | None:
         r"""$\|W^\top W - I\|_F / \sqrt d$ of the transition, where it should be orthogonal."""
         if not isinstance(self.net.layer, OrthogonalRNN):
             return None
-        W = self.net.layer.cell.weight_hh
-        return float(orthogonality_error(W)) / W.shape[0] ** 0.5
+        return relative_error(self.net.layer.cell.weight_hh)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a stopped training needs to go on."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..environment import check_device
 from ..files import RunError
 from .timing import reason
 
@@ -18,8 +18,7 @@ ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
 
 def check_machine(device: str, rounds: int, out: Path) -> None:
     """Refuse a device that is not there, no rounds at all, and a file in the folder's place."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda needs a CUDA device and torch sees none: use cpu.")
+    check_device(device)
     if rounds < 1:
         raise RunError(f"--rounds must be at least 1: got {rounds}.")
     there = next(path for path in (out, *out.parents) if path.exists())

@@ -16,13 +16,10 @@ from ...geometry.matrices import as_matrices
 from ...nn import OrthogonalLinear, orthogonal_
 from ...optim import split_parameters
 from ..data import Digits, Images, load_images
-from ..methods import Method, largest_error, make_optimizers
+from ..methods import Method, largest_error, make_optimizers, rate_factor
 from ..seeds import spawn
 
 MOMENTUM = 0.9
-DECAY = 0.1
-MILESTONES = (3, 6, 8)
-"""Ninths of a training after which the learning rates are multiplied by DECAY (Sec. 9.1.1)."""
 
 Trained = Method | Literal["geoopt"]
 Layers = Literal["both", "second"]
@@ -226,10 +223,10 @@ class Training:
         """
         began = time.perf_counter()
         number = len(self.rows)
-        passed = sum(9 * number >= ninths * self.epochs for ninths in MILESTONES)
+        factor = rate_factor(number, self.epochs)
         for optimizer, lrs in zip(self.optimizers, self._lrs, strict=True):
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
-                group["lr"] = lr * DECAY**passed
+                group["lr"] = lr * factor
         x, y = self.split.train
         order = torch.randperm(len(y), generator=spawn(self.seed, "order", number)).to(x.device)
         total, right, seen = 0.0, torch.zeros((), dtype=torch.int64, device=x.device), 0

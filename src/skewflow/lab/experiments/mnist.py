@@ -6,9 +6,8 @@ from importlib.util import find_spec
 from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import torch
-
 from ..data import SOURCES, Digits, default_images
+from ..environment import check_device
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..files import RunError
 from ..run import Run
@@ -341,8 +340,7 @@ def _check(config: MnistConfig) -> None:
             raise RunError(f"`{name}` must hold at least one value: got none.")
     if config.layers not in get_args(Layers):
         raise RunError(f"`layers` must be 'both' or 'second': got {config.layers!r}.")
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise RunError("`device` must be there: got 'cuda' without a GPU. Use --device cpu.")
+    check_device(config.device)
 
 
 def _chosen(search: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

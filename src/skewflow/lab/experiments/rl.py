@@ -8,12 +8,10 @@ from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from ...es import EvolutionStrategy, LocalWorkers
-from ...geometry.checks import orthogonality_error
 from ..experiment import Experiment, Figure, Table, Timing
 from ..files import RunError
+from ..methods import relative_error
 from ..rl.methods import ORTHOGONAL, Method, after_step, optimizers, start
 from ..rl.rollout import Rollout
 from ..rl.tasks import TASKS, TaskName, missing_simulators, require_simulators
@@ -189,7 +187,7 @@ class RL(Experiment[RLConfig]):
                 total = len(generation.tasks)
                 record = strategy.tell(workers.evaluate(generation, on_task=on_task))
                 after_step(params, job.method, strategy.generation, job.project_every)
-                drift = _drift(params["W"]) if job.method in ORTHOGONAL else None
+                drift = relative_error(params["W"]) if job.method in ORTHOGONAL else None
                 curve.append({**asdict(record), "drift": drift})
                 run.metric(cell, **curve[-1])
                 run.save(cell, {"strategy": strategy.state_dict(), "curve": curve})
@@ -325,10 +323,6 @@ def _check(config: RLConfig) -> None:
             raise RunError(f"--{flag} must be above 0 and finite: got {getattr(config, name)}.")
     if not _jobs(config):
         raise RunError("a run needs at least one task, method, hidden size and seed: got none.")
-
-
-def _drift(W: Tensor) -> float:
-    return orthogonality_error(W.detach()).item() / math.sqrt(len(W))
 
 
 def _num_workers(config: RLConfig) -> int:

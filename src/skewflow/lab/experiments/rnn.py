@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import torch
 
 from ..data import SOURCES, Digits, default_images
-from ..environment import device_name
+from ..environment import check_device, device_name
 from ..experiment import Experiment, Figure, Table, Timing, Value
 from ..files import RunError
 from ..recurrent import CHOICE, Learner, Method, is_missing
@@ -275,8 +275,7 @@ def _check(config: RnnConfig) -> None:
         raise RunError(
             "one of `methods`, and one of `delays` or `orders`, must be given: got none."
         )
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise RunError("`device` must be there: got 'cuda' without a GPU. Use --device cpu.")
+    check_device(config.device)
 
 
 def _by_task(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
