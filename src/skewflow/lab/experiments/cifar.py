@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from ..data.colour import Colours, ColourSet, default_colours, load_colours
+from ..environment import check_device
 from ..experiment import Experiment, Figure, Table, Timing
 from ..files import RunError
 from ..lanes import Lane, Precision, SideBySide
-from ..methods import Method, largest_error, make_optimizers
+from ..methods import Method, largest_error, make_optimizers, rate_factor
 from ..plainnet import PlainNet
 from ..run import Run
 from ..threads import one_thread
@@ -27,7 +28,6 @@ Trained = Literal["vanilla", "ortinit", "exact", "s=2", "s=r"]
 """
 
 Curve = list[dict[str, float | None]]
-DROPS = (3 / 9, 6 / 9, 8 / 9)
 SOURCES = {"cifar10": "CIFAR-10", "digits": "scikit-learn's digits (in the place of CIFAR-10)"}
 
 
@@ -209,8 +209,7 @@ class Cifar(Experiment[CifarConfig]):
 
 def _check(config: CifarConfig) -> None:
     """Refuse what cannot run, before the first minute is spent."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda needs a CUDA device and torch sees none: use cpu.")
+    check_device(config.device)
     if config.depth < 5 or (config.depth - 2) % 3:
         raise RunError(f"--depth must be 3 n + 2 with n >= 1: got {config.depth}.")
     for name in ("methods", "seeds", "lrs", "scales"):
@@ -294,7 +293,7 @@ def _train(
         curves, first, rates = state["curves"], state["epoch"], tuple(state["rates"])
     warm_up = min(config.warm_up, epochs // 3)
     for epoch in range(first, epochs):
-        drop = 0.1 ** sum(epoch >= at * epochs for at in DROPS)
+        drop = rate_factor(epoch, epochs)
         wanted = drop, drop * (0.1 if epoch < warm_up else 1.0)
         if wanted != rates:
             rates = wanted
