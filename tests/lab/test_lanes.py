@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skewflow.lab.data.colour import PADDING, ColourSet, load_colours
+from skewflow.lab.data.colour import PADDING, ColourSet, default_colours, load_colours
 from skewflow.lab.lanes import Lane, SideBySide, _clip_each
 from skewflow.lab.methods import largest_error, make_optimizers
 from skewflow.lab.plainnet import PlainNet
@@ -82,6 +82,12 @@ def test_plain_images_have_mean_zero_and_deviation_one(images):
     x = torch.cat([x for x, _ in images.plain(40)])
     assert x.shape == (96, 3, 32, 32)
     assert x.mean().abs() < 1e-3 and (x.std() - 1).abs() < 1e-2
+
+
+def test_a_folder_without_all_files_is_not_taken_for_cifar10(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWFLOW_DATA", str(tmp_path))
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    assert default_colours() == "digits"
 
 
 def test_long_gradients_are_cut_and_short_ones_left(generator):

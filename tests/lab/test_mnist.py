@@ -152,6 +152,9 @@ def test_the_best_setting_that_did_not_diverge_is_chosen():
     "settings, message",
     [
         ({"batch": 0}, "`batch` must be at least 1: got 0"),
+        ({"num_images": 1}, "`num_images` must be at least 2: got 1"),
+        ({"lrs": (float("nan"),)}, "`lrs` must be positive and finite: got"),
+        ({"scales": (-1.0,)}, "`scales` must be positive and finite: got"),
         ({"seeds": ()}, "`seeds` must hold at least one value"),
         ({"device": "cuda"}, "--device must be there: got cuda, .* no GPU. Use --device cpu"),
     ],

@@ -97,6 +97,18 @@ def test_a_run_killed_ten_times_ends_in_the_bytes_of_an_unbroken_one(
     assert results(tmp_path / "killed" / name) == unbroken
 
 
+def test_clock_times_of_an_unfinished_cell_are_kept_with_its_state(tmp_path):
+    wanted = {"experiment": "walk", "config": {}, "command": "walk"}
+    run = Run.start(tmp_path, ["cell"], wanted, resume=False)
+    run.time("cell", "seconds an epoch", 3.0)
+    run.save("cell", {"epoch": 2})
+    again = Run.start(tmp_path, ["cell"], wanted, resume=True)
+    assert again.load("cell") == {"epoch": 2}
+    again.finish("cell", {})
+    timing = json.loads((tmp_path / "timing.json").read_text())
+    assert timing["cell"]["seconds an epoch"] == 3.0
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
     before = results(walk(tmp_path))
     folder = walk(tmp_path, resume=True)

@@ -158,3 +158,12 @@ def test_the_cell_refuses_what_does_not_fit():
         cell(torch.zeros(5, 4))
     with pytest.raises(ShapeError, match=r"`h` must have the shape \(5, 8\): got \(8,\)"):
         cell(torch.zeros(5, 3), torch.zeros(8))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's tracer is deprecated, and warns of shapes
+def test_the_net_can_be_traced(generator):
+    net = OrthogonalRNN(3, 6)
+    x = randn(5, 2, 3, generator=generator, dtype=torch.float32)
+    traced = torch.jit.trace(net, (x,))
+    for ours, theirs in zip(traced(x), net(x), strict=True):
+        assert_close("traced", theirs.detach(), ours.detach(), torch.float32)

@@ -2,13 +2,29 @@
 
 import pytest
 import torch
+from torch import nn
 
 from helpers import randn
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry.matrices import MatrixView
 from skewflow.nn import orthogonal_
+from skewflow.optim import FlowSGD
 from skewflow.optim._lot import Lot
 from skewflow.optim._weights import Weight
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_weights_with_and_without_a_momentum_buffer_step_together(first, generator):
+    params = [nn.Parameter(orthogonal_(torch.empty(8, 8), generator=generator)) for _ in range(2)]
+    optimizer = FlowSGD(params, lr=0.1, momentum=0.9, block_size="dense")
+    params[first].grad = randn(8, 8, generator=generator, dtype=torch.float32)
+    optimizer.step()  # only this one has a buffer now
+    optimizer.param_groups[0]["momentum"] = 0.0
+    before = [p.detach().clone() for p in params]
+    for p in params:
+        p.grad = randn(8, 8, generator=generator, dtype=torch.float32)
+    optimizer.step()
+    assert all((p - q).abs().max() > 1e-2 for p, q in zip(params, before, strict=True))
 
 
 @pytest.mark.parametrize("skip", [False, True])

@@ -26,6 +26,8 @@ from .files import read_json, write_json
 from .report.assets import write_assets
 from .run import Run
 
+OF_THE_MACHINE = ("data", "device", "precision")
+"""Options whose default may be the machine's, so that a recorded command names them always."""
 PRESETS = ("ci", "quick", "paper")
 
 
@@ -105,7 +107,8 @@ def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
     base = experiment.presets[preset]
     for field in fields(config):
         value = getattr(config, field.name)
-        if value == getattr(base, field.name) or field.name in experiment.local:
+        as_preset = value == getattr(base, field.name) and field.name not in OF_THE_MACHINE
+        if as_preset or field.name in experiment.local:
             continue
         flag = field.name.replace("_", "-")
         if isinstance(value, bool):

@@ -42,7 +42,7 @@ class Run:
 
     def __init__(self, folder: Path, cells: Sequence[str]) -> None:
         for cell in cells:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.,_-]*", cell):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.,_+-]*", cell):
                 raise ValueError(f"a cell's name becomes a file's name: got {cell!r}.")
         if len(set(cells)) != len(cells):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
@@ -112,7 +112,12 @@ class Run:
         """Store the inner state of an unfinished cell: tensors, numbers and containers of them."""
         self._sync_metrics()
         buffer = io.BytesIO()
-        whole = {"state": state, "lines": self._lines[cell], "seconds": self._elapsed()}
+        whole = {
+            "state": state,
+            "lines": self._lines[cell],
+            "seconds": self._elapsed(),
+            "timing": self._timing.get(cell, {}),
+        }
         torch.save(whole, buffer)
         write_bytes(self._path(cell, "state"), buffer.getvalue())
 
@@ -127,6 +132,7 @@ class Run:
             return None
         whole = _read_state(path)
         self._restart_clock(whole["seconds"])
+        self._timing[cell] = whole["timing"]
         state: dict[str, Any] = whole["state"]
         return state
 
@@ -221,7 +227,7 @@ def _read_state(path: Path) -> dict[str, Any]:
     return whole
 
 
-_STATE = {"state": dict, "lines": int, "seconds": float}
+_STATE = {"state": dict, "lines": int, "seconds": float, "timing": dict}
 
 
 def _read_metrics(path: Path) -> list[tuple[str, str]]:

@@ -99,7 +99,9 @@ class OrthogonalRNN(nn.Module):
 
     def _is_plain(self, u: Tensor, h_0: Tensor) -> bool:
         """Nothing has to look into the single steps, and one dtype goes through all of them."""
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return False
+        if torch._C._are_functorch_transforms_active():
             return False
         if forward_ad._current_level >= 0:  # the gradient by hand is that of the reverse mode
             return False

@@ -233,7 +233,8 @@ def _lot_key(weight: Weight, state: dict[str, Any]) -> tuple[Any, ...]:
     """What weights of one lot have in common."""
     points, grad = weight.points(state), weight.p.grad
     assert grad is not None
-    return (points.device, points.dtype, grad.dtype, weight.view.matrices)
+    has_momentum = "momentum_buffer" in state
+    return (points.device, points.dtype, grad.dtype, weight.view.matrices, has_momentum)
 
 
 def place(p: Tensor) -> tuple[Any, ...] | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..files import RunError
 from ..seeds import spawn
-from .cifar10 import FOLDER, load_cifar10
+from .cifar10 import CHECKSUMS, FOLDER, load_cifar10
 from .files import data_folder
 from .images import load_digits_part
 
@@ -21,8 +21,9 @@ PADDING = 4
 
 
 def default_colours() -> Colours:
-    """The name "cifar10" if its files lie in $SKEWFLOW_DATA, else "digits"."""
-    return "cifar10" if (data_folder() / FOLDER).is_dir() else "digits"
+    """The name "cifar10" if all its files lie in $SKEWFLOW_DATA, else "digits"."""
+    found = all((data_folder() / FOLDER / name).exists() for name in CHECKSUMS)
+    return "cifar10" if found else "digits"
 
 
 def load_colours(name: Colours, split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """Orthogonal training of a small network on MNIST (Sec. 6.2, Fig. 4)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -331,13 +332,16 @@ def _search_cells(config: MnistConfig, method: str) -> list[str]:
 
 
 def _check(config: MnistConfig) -> None:
-    sizes = ("width", "batch", "epochs", "search_epochs", "num_images")
-    for name in sizes:
-        if getattr(config, name) < 1:
-            raise RunError(f"`{name}` must be at least 1: got {getattr(config, name)}.")
+    least = {"width": 1, "batch": 1, "epochs": 1, "search_epochs": 1, "num_images": 2}
+    for name, number in least.items():
+        if getattr(config, name) < number:
+            raise RunError(f"`{name}` must be at least {number}: got {getattr(config, name)}.")
     for name in ("lrs", "scales", "seeds"):
         if not getattr(config, name):
             raise RunError(f"`{name}` must hold at least one value: got none.")
+    for name in ("lrs", "scales"):
+        if not all(math.isfinite(value) and value > 0 for value in getattr(config, name)):
+            raise RunError(f"`{name}` must be positive and finite: got {getattr(config, name)}.")
     if config.layers not in get_args(Layers):
         raise RunError(f"`layers` must be 'both' or 'second': got {config.layers!r}.")
     check_device(config.device)
