@@ -24,6 +24,11 @@ def cracked(params):
     raise LookupError("nothing here")
 
 
+def endless(params):
+    while True:
+        time.sleep(1.0)
+
+
 class UnpicklableError(Exception):
     def __init__(self, a, b):
         super().__init__(a)
@@ -67,8 +72,18 @@ class Mortal(Noisy):
         mark = self.folder / str(digits)
         if digits % self.every == 0 and not mark.exists():
             mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.fail()
         return outcome
+
+    def fail(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hanging(Mortal):
+    """Never comes back from those points the first time."""
+
+    def fail(self):
+        endless({})
 
 
 class Fatal(Objective):

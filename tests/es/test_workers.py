@@ -14,11 +14,13 @@ from skewflow.es import EvolutionStrategy, InProcess, LocalWorkers
 from skewflow.es._worker import _portable
 
 GENERATIONS = 2
+PATIENCE = 1.0
+"""Seconds. A task takes milliseconds; one that takes longer on a busy day is done again."""
 
 
-def train(objective, num_workers, meanwhile=lambda workers: None):
+def train(objective, num_workers, meanwhile=lambda workers: None, **options):
     strategy = pair()
-    with LocalWorkers(objective, num_workers) as workers:
+    with LocalWorkers(objective, num_workers, **options) as workers:
         meanwhile(workers)
         records = [strategy.tell(workers.evaluate(strategy.ask())) for _ in range(GENERATIONS)]
     return strategy, records
@@ -82,6 +84,35 @@ def test_workers_that_die_between_generations_are_replaced(alone):
             records.append(strategy.tell(workers.evaluate(strategy.ask())))
             os.kill(*workers.pids, signal.SIGKILL)
     assert_same(alone, (strategy, records))
+
+
+def test_a_worker_that_hangs_is_killed_and_its_task_done_again(alone, tmp_path):
+    assert_same(alone, train(objectives.Hanging(folder=tmp_path), 2, patience=PATIENCE))
+    assert list(tmp_path.iterdir())
+
+
+def test_a_worker_stopped_from_outside_is_replaced(alone):
+    stopped = []
+
+    def stop_soon(workers):
+        def stop(done):
+            if done == 3 and not stopped:
+                stopped.append(workers.pids[0])
+                os.kill(stopped[0], signal.SIGSTOP)
+
+        evaluate = workers.evaluate
+        workers.evaluate = lambda generation: evaluate(generation, on_task=stop)
+
+    assert_same(alone, train(objectives.Noisy(), 2, stop_soon, patience=PATIENCE))
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped[0], 0)
+
+
+def test_a_task_that_always_hangs_ends_in_an_error():
+    with LocalWorkers(objectives.endless, 1, patience=PATIENCE) as workers:
+        with pytest.raises(WorkerError, match=f"killed after {PATIENCE:g} seconds without an"):
+            workers.evaluate(simple().ask())
+        assert not workers.pids
 
 
 def simple():
@@ -193,5 +224,7 @@ def test_what_cannot_be_sent_is_refused_at_once():
         LocalWorkers(lambda p: 0.0, 2)
     with pytest.raises(ValueError, match="`num_workers` must be a whole number of at least 1"):
         LocalWorkers(objectives.sphere, 0)
+    with pytest.raises(ValueError, match="`patience` must be above 0 seconds: got 0"):
+        LocalWorkers(objectives.sphere, 1, patience=0)
     with pytest.raises(TypeError, match="a function of the parameters or an Objective: got int"):
         InProcess(3)

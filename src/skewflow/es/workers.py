@@ -1,7 +1,9 @@
 """Who evaluates: this process, or local processes that may die at any time."""
 
+import math
 import os
 import pickle
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,9 @@ from .objective import Objective, Outcome, PlainFunction, as_objective
 DEATHS = 3
 """A task that has taken as many workers with it, or a worker that has died as often before it was
 ready, is not tried again."""
+
+START = 600.0
+"""Seconds that a worker may take to be ready, if the patience with its tasks is not longer."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -111,6 +116,7 @@ class _Slot:
         self.task: Task | None = None
         self.holds: Generation | None = None
         self.deaths = 0
+        self.since = 0.0
 
     def start(self, pickled: bytes) -> None:
         context = get_context("spawn")  # a fork of a process with threads may hang
@@ -120,13 +126,19 @@ class _Slot:
             self.process.start()
         theirs.close()  # or the end of the worker would never show on our side
         self.ready, self.task, self.holds = False, None, None
+        self.since = time.monotonic()
 
     def send(self, generation: Generation, pickled: bytes, task: Task) -> None:
         assert self.connection is not None
-        self.task = task
+        self.task, self.since = task, time.monotonic()
         sent = None if self.holds is generation else pickled
         self.connection.send_bytes(pickle.dumps((sent, task)))
         self.holds = generation
+
+    @property
+    def busy(self) -> bool:
+        """An answer is due."""
+        return self.connection is not None and not (self.ready and self.task is None)
 
     def receive(self) -> Any:
         assert self.connection is not None
@@ -153,8 +165,9 @@ class LocalWorkers(Workers):
 
     A task's numbers go out, and its outcome comes back; the centre goes out once a generation to
     each process. The outcomes are those of one process, to the bit, whatever the number of
-    processes and whichever of them die: the task of a dead one is done again, by a new one. Each
-    works on one thread.
+    processes and whichever of them die: the task of a dead one is done again, by a new one. One
+    that does not answer for `patience` seconds is killed, and counts as dead. Each works on one
+    thread.
 
     Processes are spawned: the objective must be picklable, that is, a function or class at the top
     of a module, and a script must guard its start by ``if __name__ == "__main__":``.
@@ -162,6 +175,8 @@ class LocalWorkers(Workers):
     Args:
         objective: A function of the parameters, or an `Objective`.
         num_workers: Processes.
+        patience: Seconds that one task may take, with all its evaluations. No bound by default: how
+            long a function takes is its caller's to say.
 
     Raises:
         WorkerError: If the objective cannot be pickled.
@@ -178,8 +193,17 @@ class LocalWorkers(Workers):
         8
     """
 
-    def __init__(self, objective: PlainFunction | Objective, num_workers: int) -> None:
+    def __init__(
+        self,
+        objective: PlainFunction | Objective,
+        num_workers: int,
+        *,
+        patience: float = math.inf,
+    ) -> None:
         _validate.count(num_workers, "num_workers")
+        if not patience > 0:
+            raise ValueError(f"`patience` must be above 0 seconds: got {patience}.")
+        self._patience = patience
         try:
             self._objective = pickle.dumps(as_objective(objective))
         except Exception as error:  # a pickler may raise anything
@@ -204,8 +228,8 @@ class LocalWorkers(Workers):
         """Do these tasks, or all of the generation.
 
         Raises:
-            WorkerError: If workers die again and again at the same task, or before they are ready.
-                The centre is as it was, and so is everything that was learned.
+            WorkerError: If workers die or hang again and again at the same task, or before they
+                are ready. The centre is as it was, and so is everything that was learned.
             Exception: What the objective raised, with the worker's traceback as its cause.
         """
         wanted = tuple(generation.tasks if tasks is None else tasks)
@@ -238,7 +262,10 @@ class LocalWorkers(Workers):
                     except OSError:
                         self._bury(slot, generation, waiting, fatal)
             connections = [slot.connection for slot in self._slots if slot.connection]
-            answering = wait(connections)
+            answering = wait(connections, self._longest_wait())
+            for slot in self._slots:
+                if slot.busy and slot.connection not in answering and _past(self._due(slot)):
+                    self._bury(slot, generation, waiting, fatal)
             for slot in [slot for slot in self._slots if slot.connection in answering]:
                 try:
                     kind, *rest = slot.receive()
@@ -257,16 +284,28 @@ class LocalWorkers(Workers):
                     slot.task = None
                     on_task(len(done))
 
+    def _longest_wait(self) -> float | None:
+        """Seconds until the first answer is overdue."""
+        due = min((self._due(slot) for slot in self._slots if slot.busy), default=math.inf)
+        return None if due == math.inf else max(0.0, due - time.monotonic())
+
+    def _due(self, slot: _Slot) -> float:
+        """When it has to answer at the latest."""
+        return slot.since + (self._patience if slot.ready else max(self._patience, START))
+
     def _bury(
         self, slot: _Slot, generation: Generation, waiting: deque[Task], fatal: dict[int, int]
     ) -> None:
-        """A worker has died: its task waits again, and another one is started in its place.
+        """A worker has died or hangs: its task waits again, another one is started in its place.
 
         One that died idle is not counted: it was able to start, and no task is to blame.
         """
         task, was_ready = slot.task, slot.ready
+        hangs, waited = slot.busy and _past(self._due(slot)), self._due(slot) - slot.since
         code = slot.stop()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        if hangs:
+            how = f"killed after {waited:g} seconds without an answer"
         if task is None and not was_ready:
             slot.deaths += 1
             if slot.deaths >= DEATHS:
@@ -284,7 +323,8 @@ class LocalWorkers(Workers):
                     f"an evaluation must not end its process: {fatal[task.number]} workers died "
                     f"({how}) {generation.name(task)}, seeds {task.seeds}. Nothing that was "
                     "learned is lost: the centre is that of the generation's start. Look for a "
-                    "lack of memory, or evaluate that task in this process."
+                    "lack of memory or for a loop without an end, or evaluate that task in this "
+                    "process."
                 )
         slot.start(self._objective)
 
@@ -296,6 +336,10 @@ class LocalWorkers(Workers):
         for slot in self._slots:
             slot.stop()
             slot.deaths = 0
+
+
+def _past(moment: float) -> bool:
+    return time.monotonic() > moment
 
 
 @contextmanager
