@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types unit shapes test-slow test-clients test-browser test-gpu bench format clean
+.PHONY: demo test lint types unit shapes test-slow test-clients test-ray test-browser test-gpu bench format clean
 
 # Runs of an earlier demo are removed: each one measures this machine and these sources.
 demo: $(STAMP)
@@ -43,6 +43,11 @@ test-slow: $(STAMP)
 test-clients: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[clients]"
 	$(BIN)/python -m pytest tests/clients
+
+# Evolution strategies on a real Ray of two processes.
+test-ray: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
+	$(BIN)/python -m pytest -rs tests/cluster
 
 # The report in a real browser: the chromium that is installed, or else Playwright's own.
 test-browser: $(STAMP)

@@ -11,7 +11,7 @@ from es import objectives
 from es.test_strategy import advance, pair
 from skewflow.errors import NonFiniteReturnError, WorkerError
 from skewflow.es import EvolutionStrategy, InProcess, LocalWorkers
-from skewflow.es._worker import _portable
+from skewflow.es._worker import portable
 
 GENERATIONS = 2
 PATIENCE = 1.0
@@ -211,10 +211,10 @@ def test_an_error_in_a_worker_is_raised_here(objective, error, text):
 
 
 def test_an_error_that_cannot_be_pickled_travels_as_its_text():
-    error, text = _portable(objectives.UnpicklableError("a", "b"))
+    error, text = portable(objectives.UnpicklableError("a", "b"))
     assert isinstance(error, RuntimeError) and str(error) == "UnpicklableError: a"
     assert "UnpicklableError" in text
-    same, _ = _portable(NonFiniteReturnError("c"))
+    same, _ = portable(NonFiniteReturnError("c"))
     assert isinstance(same, NonFiniteReturnError)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .generation import Generation
+from .generation import Generation, Task
 from .objective import Objective
 
 
@@ -32,7 +32,7 @@ def _serve(connection: Connection, pickled: bytes) -> None:
     try:
         objective: Objective = pickle.loads(pickled)
     except Exception as error:
-        _send(connection, "raised", *_portable(error))
+        _send(connection, "raised", *portable(error))
         return
     _send(connection, "ready")
     generation: Generation | None = None
@@ -41,12 +41,15 @@ def _serve(connection: Connection, pickled: bytes) -> None:
         if sent is not None:
             generation = pickle.loads(sent)
         assert generation is not None
-        try:
-            outcome = generation.evaluate(objective, task)
-        except Exception as error:
-            _send(connection, "raised", *_portable(error))
-        else:
-            _send(connection, "done", outcome)
+        _send(connection, *answer(objective, generation, task))
+
+
+def answer(objective: Objective, generation: Generation, task: Task) -> tuple[Any, ...]:
+    """What goes back for a task: ("done", outcome), or ("raised", error, traceback)."""
+    try:
+        return "done", generation.evaluate(objective, task)
+    except Exception as error:
+        return "raised", *portable(error)
 
 
 def _send(connection: Connection, *message: Any) -> None:
@@ -54,7 +57,7 @@ def _send(connection: Connection, *message: Any) -> None:
     connection.send_bytes(pickle.dumps(message))
 
 
-def _portable(error: Exception) -> tuple[Exception, str]:
+def portable(error: Exception) -> tuple[Exception, str]:
     """The error, or one that can be pickled in its place, and its traceback."""
     text = "".join(traceback.format_exception(error))
     try:

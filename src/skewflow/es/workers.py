@@ -204,13 +204,7 @@ class LocalWorkers(Workers):
         if not patience > 0:
             raise ValueError(f"`patience` must be above 0 seconds: got {patience}.")
         self._patience = patience
-        try:
-            self._objective = pickle.dumps(as_objective(objective))
-        except Exception as error:  # a pickler may raise anything
-            raise WorkerError(
-                f"an objective for worker processes must be picklable: {error}. Define it at the "
-                "top of a module, or evaluate in this process with `workers=0`."
-            ) from error
+        self._objective = pickled_objective(objective)
         self._slots = [_Slot() for _ in range(num_workers)]
 
     @property
@@ -250,7 +244,7 @@ class LocalWorkers(Workers):
         on_task: Callable[[int], None],
     ) -> None:
         pickled = pickle.dumps(generation)
-        fatal: dict[int, int] = {}
+        deaths: dict[int, int] = {}
         for slot in self._slots[:total]:
             if slot.process is None:
                 slot.start(self._objective)
@@ -260,27 +254,25 @@ class LocalWorkers(Workers):
                     try:
                         slot.send(generation, pickled, waiting.popleft())
                     except OSError:
-                        self._bury(slot, generation, waiting, fatal)
+                        self._bury(slot, generation, waiting, deaths)
             connections = [slot.connection for slot in self._slots if slot.connection]
             answering = wait(connections, self._longest_wait())
             for slot in self._slots:
                 if slot.busy and slot.connection not in answering and _past(self._due(slot)):
-                    self._bury(slot, generation, waiting, fatal)
+                    self._bury(slot, generation, waiting, deaths)
             for slot in [slot for slot in self._slots if slot.connection in answering]:
                 try:
                     kind, *rest = slot.receive()
                 except (EOFError, OSError):
-                    self._bury(slot, generation, waiting, fatal)
+                    self._bury(slot, generation, waiting, deaths)
                     continue
                 slot.deaths = 0
-                if kind == "raised":
-                    error, text = rest
-                    raise error from RemoteError(text)
-                elif kind == "ready":
+                if kind == "ready":
                     slot.ready = True
                 else:
+                    outcome = opened((kind, *rest))
                     assert slot.task is not None
-                    (done[slot.task.number],) = rest
+                    done[slot.task.number] = outcome
                     slot.task = None
                     on_task(len(done))
 
@@ -294,7 +286,7 @@ class LocalWorkers(Workers):
         return slot.since + (self._patience if slot.ready else max(self._patience, START))
 
     def _bury(
-        self, slot: _Slot, generation: Generation, waiting: deque[Task], fatal: dict[int, int]
+        self, slot: _Slot, generation: Generation, waiting: deque[Task], deaths: dict[int, int]
     ) -> None:
         """A worker has died or hangs: its task waits again, another one is started in its place.
 
@@ -317,15 +309,9 @@ class LocalWorkers(Workers):
                 )
         elif task is not None:
             waiting.appendleft(task)
-            fatal[task.number] = fatal.get(task.number, 0) + 1
-            if fatal[task.number] >= DEATHS:
-                raise WorkerError(
-                    f"an evaluation must not end its process: {fatal[task.number]} workers died "
-                    f"({how}) {generation.name(task)}, seeds {task.seeds}. Nothing that was "
-                    "learned is lost: the centre is that of the generation's start. Look for a "
-                    "lack of memory or for a loop without an end, or evaluate that task in this "
-                    "process."
-                )
+            deaths[task.number] = deaths.get(task.number, 0) + 1
+            if deaths[task.number] >= DEATHS:
+                raise fatal(generation, task, deaths[task.number], how)
         slot.start(self._objective)
 
     def close(self) -> None:
@@ -336,6 +322,37 @@ class LocalWorkers(Workers):
         for slot in self._slots:
             slot.stop()
             slot.deaths = 0
+
+
+def pickled_objective(objective: PlainFunction | Objective) -> bytes:
+    """The objective as it travels to another process."""
+    try:
+        return pickle.dumps(as_objective(objective))
+    except Exception as error:  # a pickler may raise anything
+        raise WorkerError(
+            f"an objective for worker processes must be picklable: {error}. Define it at the "
+            "top of a module, or evaluate in this process with `workers=0`."
+        ) from error
+
+
+def opened(message: tuple[Any, ...]) -> Outcome:
+    """The outcome in a worker's answer; what was raised there is raised here."""
+    kind, *rest = message
+    if kind == "raised":
+        error, text = rest
+        raise error from RemoteError(text)
+    outcome: Outcome = rest[0]
+    return outcome
+
+
+def fatal(generation: Generation, task: Task, deaths: int, how: str) -> WorkerError:
+    """The error for a task that takes its workers with it."""
+    return WorkerError(
+        f"an evaluation must not end its process: {deaths} workers died ({how}) "
+        f"{generation.name(task)}, seeds {task.seeds}. Nothing that was learned is lost: the "
+        "centre is that of the generation's start. Look for a lack of memory or for a loop without "
+        "an end, or evaluate that task in this process."
+    )
 
 
 def _past(moment: float) -> bool:

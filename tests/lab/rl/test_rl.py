@@ -15,7 +15,7 @@ from skewflow.geometry import check_stiefel
 from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.experiments import rl as module
 from skewflow.lab.reproduce import execute
-from skewflow.lab.rl import methods, tasks
+from skewflow.lab.rl import methods, ray_workers, tasks
 
 RL = EXPERIMENTS["rl"]
 CI = RL.presets["ci"]
@@ -170,11 +170,16 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
         ("--hidden", 1, "--hidden must be at least 2: got 1."),
         ("--seeds", -1, "--seeds must be at least 0: got -1."),
         ("--orthogonal-lr", 0, "--orthogonal-lr must be above 0 and finite: got 0.0."),
+        ("--workers", -1, "--workers must be at least 0: got -1."),
+        ("--address", "auto", "--address belongs to --workers ray: got --workers 0."),
         ("--task", None, "at least one task, method, hidden size and seed: got none."),
     ]:
         values = () if value is None else (value,)
         status, _, err = call(monkeypatch, capsys, *words, option, *values)
         assert status == 1 and text in " ".join(err.split())
+    monkeypatch.setattr(ray_workers, "find_spec", lambda name: None)
+    status, _, err = call(monkeypatch, capsys, *words, "--workers", "ray")
+    assert status == 1 and "pip install 'skewflow[ray]'" in " ".join(err.split())
     monkeypatch.setattr(tasks, "find_spec", lambda name: None)
     status, _, err = call(monkeypatch, capsys, *words)
     assert status == 1 and "pip install 'skewflow[rl]'" in " ".join(err.split())

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ...es import EvolutionStrategy, LocalWorkers
+from ...es import EvolutionStrategy, LocalWorkers, Workers
 from ..experiment import Experiment, Figure, Table, Timing
 from ..files import RunError
 from ..methods import relative_error
 from ..rl.methods import ORTHOGONAL, Method, after_step, optimizers, start
+from ..rl.ray_workers import RayWorkers, require_ray
 from ..rl.rollout import Rollout
 from ..rl.tasks import TASKS, TaskName, missing_simulators, require_simulators
 from ..run import Run
@@ -63,8 +64,10 @@ class RLConfig:
     """Step size on O(d); a matching turns its planes d - 1 times as far as the exact step does."""
     num_scores: int = 8
     """Episodes of the unperturbed policy in each generation: the learning curve."""
-    workers: int = 0
-    """Processes that simulate, 0 for one on each core. The results do not depend on it."""
+    workers: int | Literal["ray"] = 0
+    """Processes that simulate, 0 for one on each core; or "ray". The results are the same."""
+    address: str | None = None
+    """Of a Ray cluster; without it, `--workers ray` starts a Ray on this machine."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class RL(Experiment[RLConfig]):
     preset_help = (
         '"ci" takes seconds, "quick" about two minutes on two cores, "paper" the work of a cluster.'
     )
-    local = frozenset({"workers"})
+    local = frozenset({"workers", "address"})
 
     def missing(self) -> str | None:
         """The simulators."""
@@ -181,7 +184,7 @@ class RL(Experiment[RLConfig]):
         def on_task(done: int) -> None:
             run.progress((strategy.generation + done / total) / config.generations)
 
-        with LocalWorkers(Rollout(job.task, config.horizon), _num_workers(config)) as workers:
+        with _workers(config, Rollout(job.task, config.horizon)) as workers:
             while strategy.generation < config.generations:
                 generation = strategy.ask()
                 total = len(generation.tasks)
@@ -314,19 +317,27 @@ def _check(config: RLConfig) -> None:
     for name, bound in least.items():
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if number < bound:
+            if number != "ray" and number < bound:
                 flag = name.replace("_", "-")
                 raise RunError(f"--{flag} must be at least {bound}: got {number}.")
     for name in ("sigma", "lr", "orthogonal_lr"):
         if not 0 < getattr(config, name) < math.inf:
             flag = name.replace("_", "-")
             raise RunError(f"--{flag} must be above 0 and finite: got {getattr(config, name)}.")
+    if config.workers == "ray":
+        require_ray()
+    elif config.address is not None:
+        raise RunError(f"--address belongs to --workers ray: got --workers {config.workers}.")
     if not _jobs(config):
         raise RunError("a run needs at least one task, method, hidden size and seed: got none.")
 
 
-def _num_workers(config: RLConfig) -> int:
-    return config.workers or os.cpu_count() or 1
+def _workers(config: RLConfig, rollout: Rollout) -> Workers:
+    # A tenth of a second for each step is a hundred times what the slowest simulation takes.
+    patience = 600 + 0.1 * config.horizon * config.num_evaluations
+    if config.workers == "ray":
+        return RayWorkers(rollout, address=config.address, patience=patience)
+    return LocalWorkers(rollout, config.workers or os.cpu_count() or 1, patience=patience)
 
 
 def _place(group: Mapping[str, Any]) -> str:
