@@ -43,6 +43,14 @@ class Figure:
     size: tuple[float, float] = (7.0, 4.2)
 
 
+@dataclass(frozen=True)
+class Video:
+    """A moving picture by its name: the file videos/NAME.gif of a run, if it was made."""
+
+    name: str
+    caption: str
+
+
 class Experiment(ABC, Generic[Config]):
     """A result of the paper, or of ours, that one command makes again.
 
@@ -89,3 +97,10 @@ class Experiment(ABC, Generic[Config]):
     @abstractmethod
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
         """The figures."""
+
+    def videos(self, results: Mapping[str, Any]) -> list[Video]:
+        """The videos that a run may have; the report shows those that were made."""
+        return []
+
+    def film(self, config: Config, results: Mapping[str, Any], run: Run) -> None:
+        """Make the videos, if the configuration asks for them, from what `run.keep` has kept."""

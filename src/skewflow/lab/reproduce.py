@@ -74,17 +74,7 @@ def execute(
             f"note: {', '.join(run.changed)} changed since this run was stopped; the last digits "
             "may differ from those of an unbroken run."
         )
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-        console=console,
-        speed_estimate_period=600.0,
-    )
-    with bar:
+    with _bar(console) as bar:
         task = bar.add_task(experiment.name, total=float(len(cells)))
         for number, cell in enumerate(cells):
             bar.update(task, description=f"{experiment.name} {cell}", completed=number)
@@ -98,6 +88,10 @@ def execute(
     verdict = experiment.verdict(results)
     write_json(folder / "summary.json", {**wanted, "verdict": verdict, "results": results})
     write_assets(experiment, results, read_json(folder / "timing.json"), folder)
+    with _bar(console) as bar:
+        task = bar.add_task(f"{experiment.name} videos", total=1.0, visible=False)
+        run.on_progress = partial(_advance, bar, task, 0)
+        experiment.film(config, results, run)
     return folder
 
 
@@ -158,8 +152,21 @@ def _command(experiment: Experiment[Any], preset: str) -> Callable[..., None]:
     return reproduce
 
 
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        console=console,
+        speed_estimate_period=600.0,
+    )
+
+
 def _advance(bar: Progress, task: TaskID, number: int, part: float) -> None:
-    bar.update(task, completed=number + part)
+    bar.update(task, completed=number + part, visible=True)
 
 
 def _preset(args: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ environment.json  one entry for each start: commit, versions, machine
 metrics.jsonl     one line for each measurement, in the order of the cells
 cells/NAME.json   the result of a finished cell
 cells/NAME.state  the inner state of an unfinished one
+kept/NAME.pt      what a finished cell leaves besides its result: a trained policy, say
+videos/NAME.gif   drawn from it
 timing.json       everything that was read off a clock
 summary.json      the results: no clock times, so that a resumed run ends in the same bytes
 """
@@ -135,6 +137,32 @@ class Run:
         self._timing[cell] = whole["timing"]
         state: dict[str, Any] = whole["state"]
         return state
+
+    def keep(self, cell: str, value: dict[str, Any]) -> None:
+        """Store what a cell has made and a result cannot hold: tensors, in containers."""
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        write_bytes(self._kept(cell), buffer.getvalue())
+
+    def kept(self, cell: str) -> dict[str, Any]:
+        """What `keep` stored.
+
+        Raises:
+            RunError: If there is none, or the file is damaged.
+        """
+        path = self._kept(cell)
+        try:
+            value: dict[str, Any] = torch.load(path, weights_only=True)
+        except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
+            raise RunError(
+                f"{path} must be what the run of that cell left: it cannot be read "
+                f"({type(error).__name__}). Restore it, or remove {self._path(cell, 'json')}: "
+                "--resume then makes that cell again."
+            ) from error
+        return value
+
+    def _kept(self, cell: str) -> Path:
+        return self.folder / "kept" / f"{cell}.pt"
 
     def metric(self, cell: str, **values: float | int | str | None) -> None:
         """Append a line to `metrics.jsonl`."""

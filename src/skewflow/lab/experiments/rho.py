@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...tournaments import EdgeWeights
-from ...tournaments.balance import rho
 from ..data import SOURCES, Digits, default_images, load_images
 from ..experiment import Experiment, Figure, Table, Timing
 from ..mlp import OrthogonalMLP, Training
 from ..run import Run
 from ..threads import one_thread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
+from . import _balance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +18,7 @@ class RhoConfig:
 
     d: int = 200
     """Width of the orthogonal layer."""
-    block_sizes: tuple[int, ...] = (2, 4, 5, 10, 20, 25, 50)
+    block_sizes: tuple[int, ...] = _balance.BLOCK_SIZES
     """Block sizes s."""
     num_steps: int = 3000
     """Training steps."""
@@ -81,8 +77,7 @@ class Rho(Experiment[RhoConfig]):
             if step % config.every == 0:
                 G = model.W.grad
                 assert G is not None
-                W = EdgeWeights(model.W.detach(), G)
-                values = {str(s): rho(W, s) for s in config.block_sizes}
+                values = _balance.measure(model.W.detach(), G, config.block_sizes)
                 rows.append({"step": step, "loss": loss, "rho": values})
                 run.metric(cell, step=step, loss=loss, **{f"rho {s}": v for s, v in values.items()})
 
@@ -95,75 +90,27 @@ class Rho(Experiment[RhoConfig]):
 
     def summarise(self, config: RhoConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         """The curves, and for each s their mean, least and largest value."""
-        sizes = []
-        for s in config.block_sizes:
-            values = [row["rho"][str(s)] for cell in cells.values() for row in cell["rows"]]
-            mean = sum(values) / len(values)
-            sizes.append(
-                {
-                    "s": s,
-                    "d_over_s": config.d / s,
-                    "mean": mean,
-                    "least": min(values),
-                    "largest": max(values),
-                    "factor": mean / (config.d / s),
-                }
-            )
+        rows = [row for cell in cells.values() for row in cell["rows"]]
         return {
             "d": config.d,
             "data": SOURCES[config.data],
-            "sizes": sizes,
+            "sizes": _balance.summarise(config.d, config.block_sizes, rows),
             "curves": {name: cell["rows"] for name, cell in cells.items()},
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
         """How much rho moved, and how far from d/s it is."""
-        moved = max(size["largest"] / size["least"] for size in results["sizes"])
-        factors = [size["factor"] for size in results["sizes"]]
-        constant = "hardly changes" if moved < 1.5 else "changes"
-        near = "follows" if max(factors) / min(factors) < 2 else "does not follow"
         return (
             f"In training an orthogonal layer of width {results['d']} on {results['data']}, "
-            f"rho {constant} (largest over least value at most {moved:.2f}) and {near} d/s: the "
-            f"factor lies between {min(factors):.2f} and {max(factors):.2f}."
+            f"{_balance.verdict(results['sizes'])}."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
         """One row for each s."""
-        rows = tuple(
-            (z["s"], z["d_over_s"], z["mean"], z["least"], z["largest"], z["factor"], 2 * z["mean"])
-            for z in results["sizes"]
-        )
-        columns = ("s", "paper: about c d/s, d/s =", "ours: mean rho", "least", "largest")
-        return [
-            Table(
-                "rho",
-                "rho = ||h(Omega)||_1 / gamma with h = abs over the whole of training and all "
-                "seeds. The last column takes gamma as printed, the sum over the triangle alone. "
-                "The paper shows a figure only, which our source of it lacks.",
-                (*columns, "ours over d/s", "with gamma as printed"),
-                rows,
-            )
-        ]
+        return [_balance.table([((), results["sizes"])])]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
         """The curves on a logarithmic axis, d/s dotted."""
-
-        def draw(canvas: "Canvas") -> None:
-            axis = canvas.subplots()
-            for n, size in enumerate(results["sizes"]):
-                colour = f"C{n}"
-                for m, rows in enumerate(results["curves"].values()):
-                    steps = [row["step"] for row in rows]
-                    values = [row["rho"][str(size["s"])] for row in rows]
-                    label = f"s = {size['s']}" if m == 0 else None
-                    axis.semilogy(steps, values, color=colour, label=label)
-                axis.axhline(size["d_over_s"], color=colour, linestyle=":", linewidth=1)
-            axis.set(xlabel="iteration", ylabel="rho")
-            canvas.legend(loc="outside right center")
-
-        caption = (
-            f"rho in training on {results['data']}, d = {results['d']}, one line for each seed; "
-            "dotted lines are d/s."
-        )
-        return [Figure("rho", caption, draw)]
+        caption = f"rho in training on {results['data']}, d = {results['d']}"
+        sizes, curves = results["sizes"], results["curves"]
+        return [_balance.figure("rho", sizes, curves, caption, "iteration")]

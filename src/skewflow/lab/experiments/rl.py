@@ -6,26 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from ...es import EvolutionStrategy, LocalWorkers, Workers
-from ..experiment import Experiment, Figure, Table, Timing
-from ..files import RunError
+from ...es import EvolutionStrategy, LocalWorkers, Moments, Workers
+from ..experiment import Experiment, Figure, Table, Timing, Video
+from ..files import RunError, write_bytes
 from ..methods import relative_error
 from ..rl.methods import ORTHOGONAL, Method, after_step, optimizers, start
 from ..rl.ray_workers import RayWorkers, require_ray
 from ..rl.rollout import Rollout
 from ..rl.tasks import TASKS, TaskName, missing_simulators, require_simulators
+from ..rl.video import Film, encode, film, renderer
 from ..run import Run
 from ..seeds import spawn
 from ..threads import one_thread
+from . import _balance, _updates, rl_report
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
-
-FEW = 4
-"""With fewer seeds of two equal methods, all of one lie above all of the other too often: with
-three of each once in ten times."""
+ROUNDS = 7
+"""Interleaved rounds of the timing of an update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +62,16 @@ class RLConfig:
     """Step size on O(d); a matching turns its planes d - 1 times as far as the exact step does."""
     num_scores: int = 8
     """Episodes of the unperturbed policy in each generation: the learning curve."""
+    rho_every: int = 10
+    """Generations of stoch-ortRNN between two measurements of rho (Sec. 9.2); 0 for none."""
+    update_sizes: tuple[int, ...] = (200, 400)
+    """Sizes d at which one update by each method is timed."""
     workers: int | Literal["ray"] = 0
     """Processes that simulate, 0 for one on each core; or "ray". The results are the same."""
     address: str | None = None
     """Of a Ray cluster; without it, `--workers ray` starts a Ray on this machine."""
+    videos: bool = False
+    """Draw an episode of the best policy of each method; with `--resume` also of a finished run."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,10 @@ def _jobs(config: RLConfig) -> list[_Job]:
     return jobs
 
 
+def _updates_by_cell(config: RLConfig) -> dict[str, int]:
+    return {f"update,d={d}": d for d in config.update_sizes}
+
+
 class RL(Experiment[RLConfig]):
     """One cell for each task, method, size and seed."""
 
@@ -123,6 +131,8 @@ class RL(Experiment[RLConfig]):
             sigma=0.05,
             lr=0.1,
             num_scores=4,
+            rho_every=0,
+            update_sizes=(),
         ),
         "quick": RLConfig(
             task=("HalfCheetah",),
@@ -135,13 +145,14 @@ class RL(Experiment[RLConfig]):
             sigma=0.05,
             lr=0.1,
             num_scores=4,
+            rho_every=0,
         ),
         "paper": RLConfig(),
     }
     preset_help = (
         '"ci" takes seconds, "quick" about two minutes on two cores, "paper" the work of a cluster.'
     )
-    local = frozenset({"workers", "address"})
+    local = frozenset({"workers", "address", "videos"})
 
     def missing(self) -> str | None:
         """The simulators."""
@@ -149,14 +160,18 @@ class RL(Experiment[RLConfig]):
         return f"needs {' and '.join(absent)}: pip install 'skewflow[rl]'" if absent else None
 
     def cells(self, config: RLConfig) -> Sequence[str]:
-        """Task, method, size and seed."""
+        """Task, method, size and seed; and the sizes whose update is timed."""
         require_simulators()
         _check(config)
-        return [job.cell for job in _jobs(config)]
+        return [*_updates_by_cell(config), *(job.cell for job in _jobs(config))]
 
     @one_thread()
     def run_cell(self, config: RLConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Train one policy; after each generation its state is on disk."""
+        """Train one policy; after each generation its state is on disk. Or time an update."""
+        if cell in (sizes := _updates_by_cell(config)):
+            for name, value in _updates.readings(_updates.measure(sizes[cell], ROUNDS)).items():
+                run.time(cell, name, value)
+            return {}
         job = next(job for job in _jobs(config) if job.cell == cell)
         params = start(job.task, job.method, job.hidden, spawn(job.seed, "policy", job.hidden))
         strategy = EvolutionStrategy(
@@ -176,10 +191,20 @@ class RL(Experiment[RLConfig]):
             seed=job.seed,
         )
         curve: list[dict[str, Any]] = []
+        balance: list[dict[str, Any]] = []
         state = run.load(cell)
         if state is not None:
             strategy.load_state_dict(state["strategy"])
-            curve = state["curve"]
+            curve, balance = state["curve"], state["balance"]
+
+        def measure(*_: object) -> None:
+            W, step = params["W"], strategy.generation
+            if step % config.rho_every == 0 and W.grad is not None and W.grad.any():
+                values = _balance.measure(W.detach(), W.grad, _balance.sizes(job.hidden))
+                balance.append({"step": step, "rho": values})
+
+        if job.method == "stoch-ortRNN" and config.rho_every:
+            strategy.optimizers[0].register_step_pre_hook(measure)
 
         def on_task(done: int) -> None:
             run.progress((strategy.generation + done / total) / config.generations)
@@ -193,15 +218,21 @@ class RL(Experiment[RLConfig]):
                 drift = relative_error(params["W"]) if job.method in ORTHOGONAL else None
                 curve.append({**asdict(record), "drift": drift})
                 run.metric(cell, **curve[-1])
-                run.save(cell, {"strategy": strategy.state_dict(), "curve": curve})
+                kept = {"curve": curve, "balance": balance}
+                run.save(cell, {"strategy": strategy.state_dict(), **kept})
             last = strategy.ask()
-            ends = workers.evaluate(last, [task for task in last.tasks if task.sign == 0])
+            scored = [task for task in last.tasks if task.sign == 0]
+            ends = workers.evaluate(last, scored)
+        moments = None if last.moments is None else last.moments.state_dict()
+        run.keep(cell, {"params": last.centre, "moments": moments, "seed": scored[0].seeds[0]})
         drifts = [row["drift"] for row in curve if row["drift"] is not None]
+        measured = {"rho": balance} if balance else {}
         return {
             "score": fmean(end.value for end in ends),
             "steps": curve[-1]["steps"],
             "drift": max(drifts, default=None),
             "curve": [row["score"] for row in curve],
+            **measured,
         }
 
     def summarise(self, config: RLConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -214,6 +245,7 @@ class RL(Experiment[RLConfig]):
             "generations": config.generations,
             "horizon": config.horizon,
             "num_scores": config.num_scores,
+            "updates": _updates_by_cell(config),
             "groups": [
                 {"task": task, "hidden": hidden, "methods": methods}
                 for (task, hidden), methods in groups.items()
@@ -222,98 +254,44 @@ class RL(Experiment[RLConfig]):
 
     def verdict(self, results: Mapping[str, Any]) -> str:
         """The mean of each method, and whether seeds differ more than methods do."""
-        told = []
-        for group in results["groups"]:
-            scores = {
-                label: [run["score"] for run in runs] for label, runs in group["methods"].items()
-            }
-            ranked = sorted(scores, key=lambda label: -fmean(scores[label]))
-            listed = ", ".join(
-                f"{label} {fmean(scores[label]):.0f} ({min(scores[label]):.0f} to "
-                f"{max(scores[label]):.0f})"
-                for label in ranked
-            )
-            told.append(f"{_place(group)}: {listed}{_apart(ranked, scores)}")
-        return (
-            f"Mean return of the last policy after {results['generations']} generations, with the "
-            f"least and largest seed. {'. '.join(told)}."
-        )
+        return rl_report.verdict(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """One row for each task, size and method."""
-        rows = []
-        for group in results["groups"]:
-            for label, runs in group["methods"].items():
-                scores = [run["score"] for run in runs]
-                drifts = [run["drift"] for run in runs if run["drift"] is not None]
-                known = [timing[r["cell"]]["seconds"] for r in runs if r["cell"] in timing]
-                rows.append(
-                    (
-                        group["task"],
-                        group["hidden"] or None,
-                        label,
-                        len(runs),
-                        fmean(scores),
-                        min(scores),
-                        max(scores),
-                        round(fmean(run["steps"] for run in runs)),
-                        max(drifts, default=None),
-                        fmean(known) if known else None,
-                    )
-                )
-        return [
-            Table(
-                "returns",
-                f"Returns of the last policy, mean of {results['num_scores']} episodes of at most "
-                f"{results['horizon']} steps, after {results['generations']} generations. The "
-                "paper has curves only. Drift is the largest ||W^T W - I||_F / sqrt(d) of the run.",
-                (
-                    "task",
-                    "hidden",
-                    "method",
-                    "seeds",
-                    "mean return",
-                    "least",
-                    "largest",
-                    "steps simulated",
-                    "drift",
-                    "seconds a run",
-                ),
-                tuple(rows),
-            )
-        ]
+        """Returns; rho and the time of an update, if they were measured."""
+        return rl_report.tables(results, timing)
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """A panel for each task and size: the mean of the seeds, and their range."""
-        groups = results["groups"]
-        columns = min(3, len(groups))
-        height = -(-len(groups) // columns)
+        """Learning curves; rho, if it was measured."""
+        return rl_report.figures(results)
 
-        def draw(canvas: "Canvas") -> None:
-            axes = canvas.subplots(height, columns, squeeze=False).ravel()
-            for axis in axes[len(groups) :]:
-                axis.set_axis_off()
-            for axis, group in zip(axes, groups, strict=False):
-                for n, (label, runs) in enumerate(group["methods"].items()):
-                    seeds = list(zip(*(run["curve"] for run in runs), strict=True))
-                    at = range(len(seeds))
-                    axis.plot(at, [fmean(s) for s in seeds], color=f"C{n}", label=label)
-                    low, high = [min(s) for s in seeds], [max(s) for s in seeds]
-                    axis.fill_between(at, low, high, color=f"C{n}", alpha=0.2, linewidth=0)
-                axis.set(title=_place(group), xlabel="generation", ylabel="return")
-                axis.legend(fontsize="small")
+    def videos(self, results: Mapping[str, Any]) -> list[Video]:
+        """One for each method of a group, and all of them side by side."""
+        return [video for video, _ in rl_report.casts(results)]
 
-        caption = (
-            "Return of the unperturbed policy in each generation: mean of the seeds, and their "
-            "range shaded."
-        )
-        return [Figure("curves", caption, draw, (3.2 * columns + 1.0, 3.0 * height + 0.6))]
+    def film(self, config: RLConfig, results: Mapping[str, Any], run: Run) -> None:
+        """Draw an episode of the best policy of each method, that of its first score."""
+        if not config.videos:
+            return
+        casts = rl_report.casts(results)
+        tasks = {job.cell: job.task for job in _jobs(config)}
+        films: dict[str, Film] = {}
+        for number, (video, cast) in enumerate(casts):
+            for label, cell in cast:
+                if cell not in films:
+                    kept = run.kept(cell)
+                    moments = kept["moments"] and Moments.from_state_dict(kept["moments"])
+                    episode = kept["params"], moments, kept["seed"], config.horizon
+                    films[cell] = film(label, tasks[cell], *episode)
+            data = encode([films[cell] for _, cell in cast])
+            write_bytes(run.folder / "videos" / f"{video.name}.gif", data)
+            run.progress((number + 1) / len(casts))
 
 
 def _check(config: RLConfig) -> None:
     """Every number is one that a run can be made with."""
     least = {"generations": 1, "num_directions": 1, "num_evaluations": 1, "horizon": 1}
     least |= {"num_scores": 1, "hidden": 2, "project_every": 1, "seeds": 0, "workers": 0}
+    least |= {"rho_every": 0, "update_sizes": 2}
     for name, bound in least.items():
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
@@ -328,6 +306,8 @@ def _check(config: RLConfig) -> None:
         require_ray()
     elif config.address is not None:
         raise RunError(f"--address belongs to --workers ray: got --workers {config.workers}.")
+    if config.videos:
+        renderer()  # before hours of training
     if not _jobs(config):
         raise RunError("a run needs at least one task, method, hidden size and seed: got none.")
 
@@ -338,19 +318,3 @@ def _workers(config: RLConfig, rollout: Rollout) -> Workers:
     if config.workers == "ray":
         return RayWorkers(rollout, address=config.address, patience=patience)
     return LocalWorkers(rollout, config.workers or os.cpu_count() or 1, patience=patience)
-
-
-def _place(group: Mapping[str, Any]) -> str:
-    return f"{group['task']}, h = {group['hidden']}" if group["hidden"] else group["task"]
-
-
-def _apart(ranked: Sequence[str], scores: Mapping[str, Sequence[float]]) -> str:
-    """Whether the first method is clear of the second: its worst seed above the other's best."""
-    if len(ranked) < 2:
-        return ""
-    first, second = ranked[:2]
-    if min(len(scores[first]), len(scores[second])) < FEW:
-        return f"; fewer than {FEW} seeds rank nothing"
-    if min(scores[first]) > max(scores[second]):
-        return f"; every seed of {first} is above every seed of {second}"
-    return f"; the seeds of {first} and {second} overlap, so this does not rank them"

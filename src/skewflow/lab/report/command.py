@@ -1,10 +1,13 @@
 """`skewflow report`: one page that holds every table and figure."""
 
+from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from ..experiment import Video
 from ..experiments import EXPERIMENTS
 from ..files import RunError, read_json, read_object, write_atomically
 from .assets import to_svg, to_text
@@ -89,8 +92,19 @@ def _section(folder: Path) -> dict[str, Any]:
         "config": summary["config"],
         "starts": starts,
         "tables": experiment.tables(results, timing),
+        "videos": _videos(folder, experiment.videos(results)),
         "figures": [(figure, to_svg(figure)) for figure in experiment.figures(results)],
     }
+
+
+def _videos(folder: Path, videos: Sequence[Video]) -> list[tuple[Video, str]]:
+    """Those that were made, as text that stands inside the page."""
+    paths = {video: folder / "videos" / f"{video.name}.gif" for video in videos}
+    return [
+        (video, f"data:image/gif;base64,{b64encode(path.read_bytes()).decode()}")
+        for video, path in paths.items()
+        if path.exists()
+    ]
 
 
 def _optional(path: Path, default: Any) -> Any:

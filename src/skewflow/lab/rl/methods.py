@@ -36,18 +36,21 @@ def start(
 def optimizers(
     params: dict[str, nn.Parameter], method: Method, *, lr: float, orthogonal_lr: float, seed: int
 ) -> Sequence[torch.optim.Optimizer]:
-    """SGD for all parameters, but FlowSGD for the transition of the orthogonal methods.
+    """SGD for all parameters, but FlowSGD for the transition of the orthogonal methods."""
+    if method not in ORTHOGONAL:
+        return [torch.optim.SGD(params.values(), lr=lr)]
+    rest = [p for name, p in params.items() if name != "W"]
+    return [flow(params["W"], method, orthogonal_lr, seed), torch.optim.SGD(rest, lr=lr)]
+
+
+def flow(W: nn.Parameter, method: Method, lr: float, seed: int) -> FlowSGD:
+    """The optimiser of an orthogonal method's transition.
 
     The stochastic one turns the planes of a matching that is drawn with h = |x| (Sec. 6.1).
     """
-    if method not in ORTHOGONAL:
-        return [torch.optim.SGD(params.values(), lr=lr)]
-    W = [("W", params["W"])]
     if method == "stoch-ortRNN":
-        flow = FlowSGD(W, orthogonal_lr, block_size=2, sampler="h_regular", seed=seed)
-    else:
-        flow = FlowSGD(W, orthogonal_lr, block_size="dense", seed=seed)
-    return [flow, torch.optim.SGD([p for n, p in params.items() if n != "W"], lr=lr)]
+        return FlowSGD([("W", W)], lr, block_size=2, sampler="h_regular", seed=seed)
+    return FlowSGD([("W", W)], lr, block_size="dense", seed=seed)
 
 
 @torch.no_grad()

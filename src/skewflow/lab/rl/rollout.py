@@ -32,26 +32,38 @@ class Rollout(Objective):
 
     def evaluate(self, params: Params, seed: int, moments: Moments | None) -> Outcome:
         """The return less the bonus for being alive, and what was observed."""
-        total, observed = self._episode(params, seed, moments)
+        total, observed = self.episode(params, seed, moments)
         steps = len(observed)
-        bonus = steps * self._simulation().alive
+        bonus = steps * self.simulation().alive
         return Outcome(total - bonus, steps, Moments.of(observed))
 
     def score(self, params: Params, seed: int, moments: Moments | None) -> Outcome:
         """The return."""
-        total, observed = self._episode(params, seed, moments)
+        total, observed = self.episode(params, seed, moments)
         return Outcome(total, len(observed))
 
-    def _simulation(self) -> Environment:
+    def simulation(self) -> Environment:
+        """The simulation, made when it is first needed."""
         if self._environment is None:
             self._environment = self.make(self.task)
         return self._environment
 
-    def _episode(
-        self, params: Params, seed: int, moments: Moments | None
+    def episode(
+        self,
+        params: Params,
+        seed: int,
+        moments: Moments | None,
+        on_step: Callable[[int, float], None] = lambda step, total: None,
     ) -> tuple[float, np.ndarray]:
-        """The return, and the observations that were acted upon."""
-        environment, policy = self._simulation(), make_policy(params, moments)
+        """The return, and the observations that were acted upon.
+
+        Args:
+            params: Of the policy.
+            seed: Of the simulation.
+            moments: What the policy normalises its observations by.
+            on_step: Called before each step with its number and the return so far.
+        """
+        environment, policy = self.simulation(), make_policy(params, moments)
         low, high = environment.low, environment.high
         observed = np.empty((self.horizon, environment.observation_size))
         observation, total, over, t = environment.reset(seed), 0.0, False, 0
@@ -62,6 +74,7 @@ class Rollout(Objective):
                     f"{observed.shape[1]}, and gave an observation of shape {observation.shape} at "
                     f"step {t}. Pad them to one size."
                 )
+            on_step(t, total)
             observed[t] = observation
             action = np.minimum(np.maximum(policy.act(observation), low), high)
             observation, reward, over = environment.step(action)

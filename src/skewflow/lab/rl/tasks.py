@@ -30,12 +30,18 @@ class Environment(ABC):
         high: Largest action.
         alive: The part of each step's reward that is paid for not having fallen. Training subtracts
             it, as Mania et al. (2018) do, or standing still is learned; scores do not.
+        seconds: Of simulated time that a step takes.
+        model: MuJoCo's, to be drawn.
+        data: The same.
     """
 
     observation_size: int
     low: Vector
     high: Vector
     alive: float = 0.0
+    seconds: float
+    model: Any
+    data: Any
 
     @abstractmethod
     def reset(self, seed: int) -> Vector:
@@ -58,6 +64,8 @@ class _Gymnasium(Environment):
         (self.observation_size,) = self._env.observation_space.shape
         space = self._env.action_space
         self.low, self.high = space.low.astype(np.float64), space.high.astype(np.float64)
+        inner = self._env.unwrapped
+        self.seconds, self.model, self.data = inner.dt, inner.model, inner.data
 
     def reset(self, seed: int) -> Vector:
         observation: Vector = self._env.reset(seed=seed)[0]
@@ -80,6 +88,9 @@ class _DmControl(Environment):
         (self.observation_size,) = shape
         spec = self._env.action_spec()
         self.low, self.high = spec.minimum, spec.maximum
+        physics = self._env.physics
+        self.model, self.data = physics.model.ptr, physics.data.ptr
+        self.seconds = self._env.control_timestep()
 
     def reset(self, seed: int) -> Vector:
         self._env.task.random.seed(seed)

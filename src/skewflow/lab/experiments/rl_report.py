@@ -1,0 +1,178 @@
+"""What is shown of the runs of evolution strategies."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ..experiment import Figure, Table, Timing, Video
+from . import _balance, _updates
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+FEW = 4
+"""With fewer seeds of two equal methods, all of one lie above all of the other too often: with
+three of each once in ten times."""
+
+
+def verdict(results: Mapping[str, Any]) -> str:
+    """The mean of each method, and whether seeds differ more than methods do."""
+    told = []
+    for group in results["groups"]:
+        scores = {label: [run["score"] for run in runs] for label, runs in group["methods"].items()}
+        ranked = sorted(scores, key=lambda label: -fmean(scores[label]))
+        listed = ", ".join(
+            f"{label} {fmean(scores[label]):.0f} ({min(scores[label]):.0f} to "
+            f"{max(scores[label]):.0f})"
+            for label in ranked
+        )
+        told.append(f"{_place(group)}: {listed}{_apart(ranked, scores)}")
+    told += [
+        f"Along stoch-ortRNN on {_place(group)}, {_balance.verdict(sizes)}"
+        for group, sizes in _balances(results)
+    ]
+    return (
+        f"Mean return of the last policy after {results['generations']} generations, with the "
+        f"least and largest seed. {'. '.join(told)}."
+    )
+
+
+def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
+    """Returns by task, size and method; rho and the time of an update, if they were measured."""
+    rows = []
+    for group in results["groups"]:
+        for label, runs in group["methods"].items():
+            scores = [run["score"] for run in runs]
+            drifts = [run["drift"] for run in runs if run["drift"] is not None]
+            known = [timing[r["cell"]]["seconds"] for r in runs if r["cell"] in timing]
+            rows.append(
+                (
+                    group["task"],
+                    group["hidden"] or None,
+                    label,
+                    len(runs),
+                    fmean(scores),
+                    min(scores),
+                    max(scores),
+                    round(fmean(run["steps"] for run in runs)),
+                    max(drifts, default=None),
+                    fmean(known) if known else None,
+                )
+            )
+    shown = [
+        Table(
+            "returns",
+            f"Returns of the last policy, mean of {results['num_scores']} episodes of at most "
+            f"{results['horizon']} steps, after {results['generations']} generations. The "
+            "paper has curves only. Drift is the largest ||W^T W - I||_F / sqrt(d) of the run.",
+            (
+                "task",
+                "hidden",
+                "method",
+                "seeds",
+                "mean return",
+                "least",
+                "largest",
+                "steps simulated",
+                "drift",
+                "seconds a run",
+            ),
+            tuple(rows),
+        )
+    ]
+    if results.get("updates"):
+        shown.append(_updates.table(results["updates"], timing))
+    if balances := _balances(results):
+        named = [((group["task"], group["hidden"]), sizes) for group, sizes in balances]
+        shown.append(_balance.table(named, ("task", "d")))
+    return shown
+
+
+def figures(results: Mapping[str, Any]) -> list[Figure]:
+    """A panel for each task and size: the mean of the seeds, and their range. And rho."""
+    groups = results["groups"]
+    columns = min(3, len(groups))
+    height = -(-len(groups) // columns)
+
+    def draw(canvas: "Canvas") -> None:
+        axes = canvas.subplots(height, columns, squeeze=False).ravel()
+        for axis in axes[len(groups) :]:
+            axis.set_axis_off()
+        for axis, group in zip(axes, groups, strict=False):
+            for n, (label, runs) in enumerate(group["methods"].items()):
+                seeds = list(zip(*(run["curve"] for run in runs), strict=True))
+                at = range(len(seeds))
+                axis.plot(at, [fmean(s) for s in seeds], color=f"C{n}", label=label)
+                low, high = [min(s) for s in seeds], [max(s) for s in seeds]
+                axis.fill_between(at, low, high, color=f"C{n}", alpha=0.2, linewidth=0)
+            axis.set(title=_place(group), xlabel="generation", ylabel="return")
+            axis.legend(fontsize="small")
+
+    caption = (
+        "Return of the unperturbed policy in each generation: mean of the seeds, and their "
+        "range shaded."
+    )
+    shown = [Figure("curves", caption, draw, (3.2 * columns + 1.0, 3.0 * height + 0.6))]
+    for group, sizes in _balances(results):
+        curves = {run["cell"]: run["rho"] for run in group["methods"]["stoch-ortRNN"]}
+        caption = f"rho along stoch-ortRNN on {_place(group)}"
+        shown.append(_balance.figure(f"rho-{_file(group)}", sizes, curves, caption, "generation"))
+    return shown
+
+
+def casts(results: Mapping[str, Any]) -> list[tuple[Video, list[tuple[str, str]]]]:
+    """The videos, and who is in each: labels, and the cells of the best seeds."""
+    found: list[tuple[Video, list[tuple[str, str]]]] = []
+    together: dict[str, list[tuple[str, str]]] = {}
+    for group in results["groups"]:
+        cast = []
+        for label, runs in group["methods"].items():
+            best = max(runs, key=lambda run: run["score"])
+            cast.append((label, best["cell"]))
+            caption = (
+                f"{_place(group)}, {label}: an episode of the last policy, of the best of "
+                f"{len(runs)} seeds (mean return {best['score']:.0f}), with the return so far."
+            )
+            name = f"{_file(group)}-{label.replace(' ', '-')}"
+            found.append((Video(name, caption), [cast[-1]]))
+        together[_file(group)] = cast
+    for group in results["groups"]:
+        # An affine policy has no size: it stands beside those of every size.
+        plain = together.get(group["task"], []) if group["hidden"] else []
+        cast = together[_file(group)] + plain
+        if len(cast) > 1:
+            caption = f"{_place(group)}: the best policy of each method, the same instant of each."
+            found.append((Video(f"{_file(group)}-all", caption), cast))
+    return found
+
+
+def _balances(results: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[dict[str, Any]]]]:
+    """The groups along which rho was measured, and what was."""
+    found = []
+    for group in results["groups"]:
+        runs = group["methods"].get("stoch-ortRNN", [])
+        rows = [row for run in runs for row in run.get("rho", ())]
+        if rows:
+            d = group["hidden"]
+            found.append((group, _balance.summarise(d, _balance.sizes(d), rows)))
+    return found
+
+
+def _file(group: Mapping[str, Any]) -> str:
+    return f"{group['task']}-{group['hidden']}" if group["hidden"] else group["task"]
+
+
+def _place(group: Mapping[str, Any]) -> str:
+    return f"{group['task']}, h = {group['hidden']}" if group["hidden"] else group["task"]
+
+
+def _apart(ranked: Sequence[str], scores: Mapping[str, Sequence[float]]) -> str:
+    """Whether the first method is clear of the second: its worst seed above the other's best."""
+    if len(ranked) < 2:
+        return ""
+    first, second = ranked[:2]
+    if min(len(scores[first]), len(scores[second])) < FEW:
+        return f"; fewer than {FEW} seeds rank nothing"
+    if min(scores[first]) > max(scores[second]):
+        return f"; every seed of {first} is above every seed of {second}"
+    return f"; the seeds of {first} and {second} overlap, so this does not rank them"
