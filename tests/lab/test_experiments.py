@@ -42,7 +42,15 @@ SMALL = {
         "scales": (1.0,),
     },
     "mnist": {"width": 10, "epochs": 2, "num_images": 300, "data": "digits"},
-    "rl": {"hidden": (8,), "generations": 2, "num_directions": 2, "horizon": 20, "workers": 1},
+    "rl": {
+        "hidden": (8,),
+        "generations": 2,
+        "num_directions": 2,
+        "horizon": 20,
+        "rho_every": 1,
+        "update_sizes": (8,),
+        "workers": 1,
+    },
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
     "rnn": {
         "delays": (3,),

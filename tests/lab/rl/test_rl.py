@@ -11,11 +11,17 @@ from rich.console import Console
 from torch import nn
 
 from lab.test_reproduce import call
+from skewflow.es import EvolutionStrategy, InProcess
 from skewflow.geometry import check_stiefel
 from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.experiments import rl as module
+from skewflow.lab.experiments.rl_report import casts
 from skewflow.lab.reproduce import execute
 from skewflow.lab.rl import methods, ray_workers, tasks
+from skewflow.lab.rl.rollout import Rollout
+from skewflow.lab.seeds import spawn
+from skewflow.tournaments import EdgeWeights
+from skewflow.tournaments.balance import rho
 
 RL = EXPERIMENTS["rl"]
 CI = RL.presets["ci"]
@@ -77,7 +83,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes_with_other_workers(alone, tmp_p
                 raise KeyboardInterrupt
             return super().evaluate(generation, tasks, on_task)
 
-    few = {"generations": 3, "num_directions": 2}
+    few = {"generations": 3, "num_directions": 2, "rho_every": 1}
     whole = run(tmp_path / "whole", 1, **few)
     with monkeypatch.context() as patch:
         patch.setattr(module, "LocalWorkers", Stopped)
@@ -90,7 +96,8 @@ def test_every_combination_has_a_cell_of_its_own(monkeypatch):
     monkeypatch.setattr(tasks, "find_spec", lambda name: name)
     paper = RL.presets["paper"]
     cells = RL.cells(replace(paper, project_every=(20, 10, 8, 5, 4), seeds=(0, 1)))
-    assert len(cells) == len(set(cells)) == 6 * 2 * (2 * (3 + 5) + 1)
+    assert cells[:2] == ["update,d=200", "update,d=400"]
+    assert len(cells) == len(set(cells)) == 2 + 6 * 2 * (2 * (3 + 5) + 1)
     assert "Humanoid,ortinit-vanRNN,p=8,h=400,seed=1" in cells
     assert "reacher-hard,affine,seed=0" in cells
 
@@ -157,6 +164,51 @@ def test_the_verdict_follows_the_numbers():
     assert "the seeds of exact-ortRNN and vanRNN overlap" in text
     assert "affine 1 (1 to 1); fewer than 4 seeds rank nothing" in text
     assert text.endswith("swimmer15: affine 4 (4 to 4).")
+    rows = [{"step": n, "rho": {"2": 2.0 + n, "4": 1.0}} for n in range(2)]
+    found["groups"].append(
+        {"task": "Humanoid", "hidden": 8, "methods": {"stoch-ortRNN": [{"score": 1, "rho": rows}]}}
+    )
+    assert RL.verdict(found).endswith(
+        "Along stoch-ortRNN on Humanoid, h = 8, rho changes (largest over least value at most "
+        "1.50) and follows d/s: the factor lies between 0.50 and 0.62."
+    )
+
+
+@needs_simulators
+def test_rho_is_that_of_the_generator_of_each_measured_step(tmp_path):
+    settings = {"hidden": (10,), "generations": 3, "num_directions": 2, "horizon": 20}
+    folder = run(tmp_path, 1, rho_every=2, **settings)
+    (cell,) = json.loads((folder / "summary.json").read_text())["results"]["groups"][0]["methods"][
+        "stoch-ortRNN"
+    ]
+    assert [row["step"] for row in cell["rho"]] == [0, 2]
+    params = methods.start("HalfCheetah", "stoch-ortRNN", 10, spawn(0, "policy", 10))
+    sgd = torch.optim.SGD(params.values(), lr=1.0)
+    options = {"num_directions": 2, "sigma": CI.sigma, "maximize": True}
+    strategy = EvolutionStrategy(params, [sgd], num_scores=CI.num_scores, **options)
+    before = params["W"].detach().clone()
+    with InProcess(Rollout("HalfCheetah", 20)) as here:
+        strategy.tell(here.evaluate(strategy.ask()))
+    G = before - params["W"].detach()  # the gradient, up to the rounding of this difference
+    for s in (2, 4, 5):
+        expected = rho(EdgeWeights(before, G), s)
+        assert cell["rho"][0]["rho"][str(s)] == pytest.approx(expected, rel=1e-4)
+
+
+def test_each_method_has_a_video_of_its_best_seed_and_affine_stands_beside_every_size():
+    made = lambda **scores: [{"cell": c, "score": s} for c, s in scores.items()]  # noqa: E731
+    groups = [
+        {"task": "Walker2d", "hidden": 9, "methods": {"vanRNN": made(a=1, b=3)}},
+        {"task": "Walker2d", "hidden": 0, "methods": {"affine": made(c=2)}},
+        {"task": "Humanoid", "hidden": 9, "methods": {"ortinit-vanRNN p=4": made(d=2)}},
+    ]
+    found = {video.name: cast for video, cast in casts({"groups": groups})}
+    assert found == {
+        "Walker2d-9-vanRNN": [("vanRNN", "b")],
+        "Walker2d-affine": [("affine", "c")],
+        "Humanoid-9-ortinit-vanRNN-p=4": [("ortinit-vanRNN p=4", "d")],
+        "Walker2d-9-all": [("vanRNN", "b"), ("affine", "c")],
+    }
 
 
 @pytest.mark.bad_input
@@ -170,6 +222,8 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
         ("--hidden", 1, "--hidden must be at least 2: got 1."),
         ("--seeds", -1, "--seeds must be at least 0: got -1."),
         ("--orthogonal-lr", 0, "--orthogonal-lr must be above 0 and finite: got 0.0."),
+        ("--rho-every", -1, "--rho-every must be at least 0: got -1."),
+        ("--update-sizes", 1, "--update-sizes must be at least 2: got 1."),
         ("--workers", -1, "--workers must be at least 0: got -1."),
         ("--address", "auto", "--address belongs to --workers ray: got --workers 0."),
         ("--task", None, "at least one task, method, hidden size and seed: got none."),

@@ -115,9 +115,16 @@ def _picture(films: Sequence[Film], t: int) -> "Image":
 
 
 def _gif(pictures: Sequence["Image"], seconds: float) -> bytes:
+    from PIL import Image
     from PIL.Image import Dither
 
-    palette = pictures[len(pictures) // 2].quantize(64)
+    # One palette for all frames, from some of them in a column.
+    sample = pictures[:: -(-len(pictures) // 5)]
+    width, height = pictures[0].size
+    column = Image.new("RGB", (width, height * len(sample)))
+    for n, picture in enumerate(sample):
+        column.paste(picture, (0, n * height))
+    palette = column.quantize(64)
     # Dithering would move in every frame: it looks worse, and the file grows threefold.
     first, *rest = (p.quantize(palette=palette, dither=Dither.NONE) for p in pictures)
     buffer = io.BytesIO()
