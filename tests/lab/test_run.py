@@ -74,7 +74,7 @@ TINY_MNIST = {"width": 8, "scales": [0.1], "num_images": 400, "batch": 32, "data
         ("walk", {}, 0.15, 0),
         ("walk", {}, 0.15, 1),
         ("table2", TINY_TABLE2, 2.0, 2),
-        ("mnist", TINY_MNIST, 1.0, 3),
+        pytest.param("mnist", TINY_MNIST, 1.0, 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_killed_ten_times_ends_in_the_bytes_of_an_unbroken_one(
