@@ -15,6 +15,6 @@ def test_the_page_runs_with_the_real_packages():
         pytest.importorskip(package, reason="the extra `clients` is not installed")
     scope = {"__name__": "page"}
     blocks = re.findall(r"```python(?: clients)?\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     for code in blocks:
         exec(code, scope)

@@ -101,3 +101,14 @@ def test_errors_call_named_parameters_by_their_names():
         FlowSGD(list(Net().named_parameters())[::2], lr=0.1)
     with pytest.raises(NotOnManifoldError, match=r"head\.weight of shape \(3, 8\)"):
         FlowSGD(Net().named_parameters(), lr=0.1)
+
+
+def test_a_state_can_be_loaded_again_and_again(generator):
+    p = nn.Parameter(orthogonal_(torch.empty(6, 6), generator=generator))
+    optimizer = FlowSGD([p], lr=0.1, momentum=0.9, block_size=2)
+    p.grad = torch.ones_like(p)
+    optimizer.step()
+    state = optimizer.state_dict()
+    for _ in range(3):
+        optimizer.load_state_dict(state)
+    assert optimizer.state_dict()["param_groups"][0]["step"] == 1

@@ -21,7 +21,8 @@ def check_loadable(
     """
     groups = state_dict["param_groups"]
     for number, group in enumerate(groups):
-        missing = [key for key in ("step", *options) if key not in group]
+        wanted = ("step", *(key for key in options if key != "differentiable"))
+        missing = [key for key in wanted if key not in group]  # torch adds that one on unpickling
         if missing:
             raise ValueError(
                 f"the state must be that of the same optimiser: group {number} of the loaded state "
