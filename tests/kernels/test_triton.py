@@ -163,6 +163,9 @@ def test_blocks_turn_far(retraction, generator, device):
     case.check(plan_blocks, step_blocks, (0,), 20)
 
 
+STEPS = [(plan_pairs, step_pairs, ()), (plan_blocks, step_blocks, (3,))]
+
+
 @pytest.mark.parametrize("lr", [1e3, 1e6, 1e12])
 def test_an_absurd_angle_turns_by_some_angle(lr, generator, device):
     case = Case(20, 7, generator, device)
@@ -171,6 +174,26 @@ def test_an_absurd_angle_turns_by_some_angle(lr, generator, device):
     X = case.Xs[0].cpu()
     assert_close("X^T X", torch.eye(7)[None], X.mT @ X, torch.float32)
     assert not case.flags.any()
+
+
+@pytest.mark.parametrize("num", [1, 3])
+@pytest.mark.parametrize("plan, reference, args", STEPS, ids=["pairs", "blocks"])
+def test_gradients_may_move(plan, reference, args, num, generator, device):
+    case = Case(20, 5, generator, device, num=num, momentum=0.9)
+    launches = plan(case.operands(), case.update, *args)
+    launches(case.update)
+    case.Gs = [randn(*G.shape, generator=generator).to(G) for G in case.Gs]
+    expected = [
+        reference(X, G, M, torch.tensor(1), replace(case.update, stream=stream), *args)
+        for X, G, M, stream in zip(case.Xs, case.Gs, case.Ms, case.streams, strict=True)
+    ]
+    assert launches.move(case.Gs)
+    launches(case.update, done=1)
+    for (X, M), ours, momentum in zip(expected, case.Xs, case.Ms, strict=True):
+        assert_close("X", X.cpu(), ours.cpu(), torch.float32)
+        assert_close("M", M.cpu(), momentum.cpu(), torch.float32)
+    shifted = [torch.empty(G.numel() + 1, device=device)[1:].view(G.shape) for G in case.Gs]
+    assert not launches.move(shifted)  # compiled for wide loads
 
 
 @pytest.mark.parametrize("retraction", ["exp", "cayley"])

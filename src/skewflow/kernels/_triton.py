@@ -8,9 +8,10 @@ A launch keeps addresses, not tensors, so that it does not hold on to gradients.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -47,6 +48,7 @@ class Launch:
     ) -> None:
         self.kernel, self.options, self._grid = kernel, options, (programs, 1, 1)
         self._arguments = {k: v for k, v in arguments.items() if k in kernel.arg_names}
+        self._places: dict[str, int] = {}
         self._numbers: list[tuple[int, str]] = []
         self._values: list[Any] = []
         self._run: Any = None
@@ -61,6 +63,13 @@ class Launch:
             values[place] = numbers[name]
         self._run(*self._grid, stream, *values)
 
+    def move(self, name: str, tensor: Tensor) -> None:
+        """Give an argument another tensor, at an address with the same alignment."""
+        if self._run is not None:
+            self._values[self._places[name]] = tensor.data_ptr()
+        elif name in self._arguments:
+            self._arguments[name] = tensor
+
     def _first(self, numbers: dict[str, Any]) -> None:
         names = self.kernel.arg_names
         given = self._arguments | {k: v for k, v in numbers.items() if k in names}
@@ -71,27 +80,46 @@ class Launch:
         head = [compiled.function, compiled.packed_metadata, None, None, None]
         values = (given[name] for name in names)
         self._values = head + [v.data_ptr() if isinstance(v, Tensor) else v for v in values]
-        places = enumerate(names, start=len(head))
-        self._numbers = [(place, name) for place, name in places if name in numbers]
+        self._places = {name: place for place, name in enumerate(names, start=len(head))}
+        self._numbers = [(place, name) for name, place in self._places.items() if name in numbers]
         self._run = compiled.run
         self._arguments.clear()
 
 
 @dataclass
 class Launches:
-    """The launches of one step on some parameters, while these and their gradients stay put.
+    """The launches of one step on some parameters, while these stay put.
 
     Args:
         device: Where they are.
         scale: 1 / P(e) of the estimate.
         launches: In their order.
         kept: Other memory that they use; it lives as long as the launches.
+        table: Where many parameters are; None for one.
+        wide: They are compiled for gradients at addresses that are multiples of 16.
     """
 
     device: torch.device
     scale: float
     launches: list[Launch]
     kept: list[Tensor | None]
+    table: "Table | None"
+    wide: bool
+
+    def move(self, Gs: Sequence[Tensor]) -> bool:
+        """Go on with other gradients of the same layout, at the cost of a small copy.
+
+        Returns:
+            Whether that could be done: not for addresses that the kernels were not compiled for.
+        """
+        if self.wide and any(G.data_ptr() % 16 for G in Gs):
+            return False
+        if self.table is None:
+            for launch in self.launches:
+                launch.move("G_ptr", Gs[0])
+        else:
+            self.table.move(Gs)
+        return True
 
     def __call__(self, update: Update, done: int = 0) -> None:
         """One step, after `done` that the host has counted."""
@@ -150,10 +178,25 @@ class Operands:
         """Of all parameters together."""
         return len(self.Xs) * self.Xs[0].shape[0]
 
+    @cached_property
+    def table(self) -> "Table | None":
+        """Where many parameters are; None for one."""
+        return Table(self) if len(self.Xs) > 1 else None
+
+    @property
+    def wide(self) -> bool:
+        """The kernels are compiled for gradients that allow wide loads.
+
+        A table allows them for all of its addresses or for none.
+        """
+        every = [*self.Xs, *self.Gs, *(self.Ms or ()), *(self.Ps or ())]
+        return all(t.data_ptr() % 16 == 0 for t in (self.Gs if len(self.Xs) == 1 else every))
+
     @property
     def kept(self) -> list[Tensor | None]:
         """What the launches read besides the parameters, their gradients and buffers."""
-        return [self.replayed, self.flags, self.live, self.moments, self.squares]
+        table = None if self.table is None else self.table.on_device
+        return [table, self.replayed, self.flags, self.live, self.moments, self.squares]
 
 
 @cache
@@ -167,13 +210,12 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
     Xs, Gs, Ms, Ps = operands.Xs, operands.Gs, operands.Ms, operands.Ps
     n, d, k = Xs[0].shape
     many = len(Xs) > 1
-    table, aligned = _table(operands) if many else (None, False)
     return {
         "X_ptr": None if many else Xs[0],
         "G_ptr": None if many else Gs[0],
         "M_ptr": None if many or Ms is None else Ms[0],
         "P_ptr": None if many or Ps is None else Ps[0],
-        "table_ptr": table,
+        "table_ptr": None if operands.table is None else operands.table.on_device,
         "replayed_ptr": operands.replayed,
         "flags_ptr": operands.flags,
         "live_ptr": operands.live,
@@ -192,7 +234,7 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
         "X_TYPE": TRITON_TYPES[Xs[0].dtype],
         "G_TYPE": TRITON_TYPES[Gs[0].dtype],
         "P_TYPE": TRITON_TYPES[Ps[0].dtype] if Ps else tl.float32,
-        "ALIGNED": aligned,
+        "ALIGNED": many and operands.wide,
         "HAS_M": Ms is not None,
         "HAS_P": Ps is not None,
         "NESTEROV": update.nesterov,
@@ -202,21 +244,35 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
     }
 
 
+class Table:
+    """Addresses of points, gradients, momenta and low-precision copies, and streams, on the device.
+
+    What changes them is queued behind the kernels that read them.
+    """
+
+    def __init__(self, operands: Operands) -> None:
+        Xs = operands.Xs
+        tensors = (Xs, operands.Gs, operands.Ms, operands.Ps)
+        columns = [[t.data_ptr() for t in ts] if ts else [0] * len(Xs) for ts in tensors]
+        self._rows = np.array([*columns, operands.streams], dtype=np.int64).T.copy()
+        self.on_device = torch.empty(self._rows.shape, dtype=torch.int64, device=Xs[0].device)
+        self._send()
+
+    def move(self, Gs: Sequence[Tensor]) -> None:
+        """The gradients are elsewhere now."""
+        self._rows[:, 1] = [G.data_ptr() for G in Gs]
+        self._send()
+
+    def _send(self) -> None:
+        host = torch.from_numpy(self._rows.copy())
+        if self.on_device.is_cuda:
+            host = host.pin_memory()
+            if torch.cuda.is_current_stream_capturing():
+                _captured.append(host)  # every replay copies from it
+        self.on_device.copy_(host, non_blocking=True)
+
+
 _captured: list[Tensor] = []
-
-
-def _table(operands: Operands) -> tuple[Tensor, bool]:
-    """The device table of addresses and streams, and whether all addresses allow wide loads."""
-    Xs = operands.Xs
-    tensors = (Xs, operands.Gs, operands.Ms, operands.Ps)
-    columns = [[t.data_ptr() for t in ts] if ts else [0] * len(Xs) for ts in tensors]
-    aligned = all(address % 16 == 0 for column in columns for address in column)
-    on_cuda = Xs[0].device.type == "cuda"
-    rows = list(zip(*columns, operands.streams, strict=True))
-    host = torch.tensor(rows, dtype=torch.int64, pin_memory=on_cuda)
-    if on_cuda and torch.cuda.is_current_stream_capturing():
-        _captured.append(host)  # every replay copies from it
-    return host.to(Xs[0].device, non_blocking=True), aligned
 
 
 @cache

@@ -16,7 +16,7 @@ from ._weights import Weight
 if TYPE_CHECKING:
     from ..kernels._triton import Launches
 
-NUM_PLACES = 8
+NUM_PLACES = 3
 """Sets of gradient addresses remembered: training loops take turns between a few."""
 
 _captured: list[Any] = []
@@ -94,22 +94,34 @@ class Bucket:
         if self._live is not None:
             self._look(grads)
         key = (replays, *[grad.data_ptr() for grad in grads])  # type: ignore[union-attr]
-        launches = self._places.get(key)
-        if launches is not None:
-            self._places.move_to_end(key)
-        else:
+        launches = self._places.pop(key, None) or self._moved(grads, replays, capturing)
+        if launches is None:
             launches = self._plan(grads, update, replays)
-            if not capturing:  # a table made in a capture is filled only by replays
-                self._places[key] = launches
-                if len(self._places) > NUM_PLACES:
-                    self._places.popitem(last=False)
-        launches(update, done)
-        if capturing:
+        if capturing:  # a table made in a capture is filled only by replays
             _captured.append(launches)
+        else:
+            self._places[key] = launches
+            if len(self._places) > NUM_PLACES:
+                self._places.popitem(last=False)
+        launches(update, done)
         increment_version(self._params)
         if self._half:
             for weight in self.weights:
                 weight.written = weight.p._version
+
+    def _moved(
+        self, grads: Sequence[Tensor | None], replays: bool, capturing: bool
+    ) -> "Launches | None":
+        """The launches used longest ago, with these gradients: making new ones takes much longer.
+
+        A training loop may find its gradients at other addresses in every step.
+        """
+        if capturing or len(self._places) < NUM_PLACES:
+            return None
+        oldest = next(iter(self._places))
+        if oldest[0] != replays or not self._places[oldest].move(grads):  # type: ignore[arg-type]
+            return None
+        return self._places.pop(oldest)
 
     def _look(self, grads: Sequence[Tensor | None]) -> None:
         """Find out, on the device, which weights are to be stepped; count the others."""

@@ -312,12 +312,13 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
             num_stages=3 if S <= 64 else 2,
         ),
     ]
-    kept = [shares, E, arguments["table_ptr"], *operands.kept]
+    scale, kept = scale_of(d, block_size), [shares, E, *operands.kept]
     if S > 64:
         terms = X.new_empty(programs, dtype=torch.int32)
         arguments |= {"terms_ptr": terms, "TAIL": 32 if most <= 96 else 64}
         launches += action_launches(X, programs, arguments, gram, apply, chained, tuning)
-        return Launches(X.device, scale_of(d, block_size), launches, [terms, *kept])
+        kept.append(terms)
+        return Launches(X.device, scale, launches, kept, operands.table, operands.wide)
     launches += [
         Launch(
             _retract,
@@ -334,7 +335,7 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
             **chained,
         ),
     ]
-    return Launches(X.device, scale_of(d, block_size), launches, kept)
+    return Launches(X.device, scale, launches, kept, operands.table, operands.wide)
 
 
 def _split(

@@ -178,8 +178,9 @@ def plan_pairs(operands: Operands, update: Update, **tuning: int) -> Launches:
     else:
         launches, scratch = [_row_launch(X, operands.num_matrices, arguments, tuning)], []
     launches = [*moment_launches(operands, arguments), *launches]
-    kept = [*scratch, arguments["table_ptr"], *operands.kept]
-    return Launches(X.device, scale_of(X.shape[-2], 2), launches, kept)
+    kept = [*scratch, *operands.kept]
+    scale = scale_of(X.shape[-2], 2)
+    return Launches(X.device, scale, launches, kept, operands.table, operands.wide)
 
 
 def _row_launch(
