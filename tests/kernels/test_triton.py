@@ -13,6 +13,7 @@ from skewflow.kernels.rotate_pairs.reference import step_pairs
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
+from skewflow.kernels._triton import Launch  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
 from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402
@@ -174,6 +175,40 @@ def test_an_absurd_angle_turns_by_some_angle(lr, generator, device):
     X = case.Xs[0].cpu()
     assert_close("X^T X", torch.eye(7)[None], X.mT @ X, torch.float32)
     assert not case.flags.any()
+
+
+class Compiled:
+    """A kernel whose compiled form writes down what it is launched with."""
+
+    function, packed_metadata = "function", "metadata"
+
+    def __init__(self, *arg_names):
+        self.arg_names, self.launched = arg_names, []
+
+    def __getitem__(self, grid):
+        return lambda **given: self
+
+    def run(self, *values):
+        self.launched.append(values)
+
+
+def test_a_launch_repeats_its_addresses_with_new_numbers():
+    X, G, H = torch.zeros(3), torch.zeros(3), torch.zeros(3)
+    reads, writes = Compiled("X_ptr", "G_ptr", "scale"), Compiled("scale", "X_ptr")
+    given = {"X_ptr": X, "G_ptr": G, "n": 3}
+    first, second = (Launch(kernel, 7, given) for kernel in (reads, writes))
+    for launch in (first, second):
+        launch({"scale": 1.0, "done": 0}, stream=5)
+        launch({"scale": 2.0, "done": 1}, stream=5)
+        launch.move("G_ptr", H)
+        launch({"scale": 3.0, "done": 2}, stream=6)
+    head = ("function", "metadata", None, None, None)
+    x, g, h = (t.data_ptr() for t in (X, G, H))
+    assert reads.launched == [
+        (7, 1, 1, 5, *head, x, g, 2.0),
+        (7, 1, 1, 6, *head, x, h, 3.0),
+    ]
+    assert writes.launched == [(7, 1, 1, 5, *head, 2.0, x), (7, 1, 1, 6, *head, 3.0, x)]
 
 
 @pytest.mark.parametrize("num", [1, 3])

@@ -65,7 +65,7 @@ class Launch:
 
     def move(self, name: str, tensor: Tensor) -> None:
         """Give an argument another tensor, at an address with the same alignment."""
-        if self._run is not None:
+        if name in self._places:
             self._values[self._places[name]] = tensor.data_ptr()
         elif name in self._arguments:
             self._arguments[name] = tensor
