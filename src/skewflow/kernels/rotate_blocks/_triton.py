@@ -317,8 +317,7 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
         terms = X.new_empty(programs, dtype=torch.int32)
         arguments |= {"terms_ptr": terms, "TAIL": 32 if most <= 96 else 64}
         launches += action_launches(X, programs, arguments, gram, apply, chained, tuning)
-        kept.append(terms)
-        return Launches(X.device, scale, launches, kept, operands.table, operands.wide)
+        return Launches(X.device, scale, launches, [terms, *kept], operands.table, operands.wide)
     launches += [
         Launch(
             _retract,
