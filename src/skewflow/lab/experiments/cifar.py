@@ -145,7 +145,7 @@ class Cifar(Experiment[CifarConfig]):
             seed, epochs = int(cell.removeprefix("seed-")), config.epochs
         # A layer is compiled for every shape, in training and in evaluation.
         with (
-            torch.backends.cudnn.flags(benchmark=True),
+            torch.backends.cudnn.flags(enabled=True, benchmark=True),
             torch._dynamo.config.patch(recompile_limit=64),
         ):
             curves, errors = _train(config, settings, seed, epochs, train, test, cell, run)
