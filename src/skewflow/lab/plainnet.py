@@ -7,7 +7,7 @@ from ..nn import OrthogonalConv2d
 
 
 class Layer(nn.Module):
-    """Convolution, batch norm and ReLU: what `torch.compile` fuses, once for each shape."""
+    """Convolution, batch norm and ReLU."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()

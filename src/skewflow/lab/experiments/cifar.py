@@ -74,8 +74,6 @@ class CifarConfig:
     """Of the products in the network; weights and optimisers are float32."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     """Where everything is."""
-    compiled: bool = False
-    """Fuse each layer by `torch.compile`."""
     save_every: int = 5
     """Epochs between two checkpoints."""
     seeds: tuple[int, ...] = (0,)
@@ -143,11 +141,7 @@ class Cifar(Experiment[CifarConfig]):
             assert found is not None  # the cell before this one
             settings = [Setting(method, found["best"][method]) for method in config.methods]
             seed, epochs = int(cell.removeprefix("seed-")), config.epochs
-        # A layer is compiled for every shape, in training and in evaluation.
-        with (
-            torch.backends.cudnn.flags(enabled=True, benchmark=True),
-            torch._dynamo.config.patch(recompile_limit=64),
-        ):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
             curves, errors = _train(config, settings, seed, epochs, train, test, cell, run)
         result: dict[str, Any] = {"curves": curves, "errors": errors, "images": len(train)}
         if cell == "search":
@@ -256,9 +250,6 @@ def _lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
     on_cuda = config.device == "cuda"
     layout = torch.channels_last if on_cuda else torch.contiguous_format
     model = model.to(config.device, memory_format=layout)  # type: ignore[call-overload]
-    if config.compiled:
-        for layer in model.features:
-            layer.forward = torch.compile(layer.forward)
     method: Method = "vanilla" if setting.vanilla else setting.method  # type: ignore[assignment]
     optimizers = make_optimizers(
         model,
