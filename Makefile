@@ -25,8 +25,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# One process on each core, with whole files: their fixtures are made once.
 unit: $(STAMP)
-	$(BIN)/python -m pytest --durations=10
+	$(BIN)/python -m pytest -n auto --dist loadfile --durations=10
 
 # Every annotated shape checked at run time, on the tests that meet each function once: the checker
 # makes the long enumerations five times slower and they add no new shapes.

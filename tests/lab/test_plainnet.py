@@ -26,3 +26,15 @@ def test_each_stage_halves_the_image():
 def test_a_depth_that_does_not_fit_is_refused(depth):
     with pytest.raises(ValueError, match=f"3 n \\+ 2 .* got {depth}"):
         PlainNet(depth=depth)
+
+
+def test_a_shift_keeps_the_gradients_of_a_deep_net_of_one_size(generator):
+    x, y = torch.randn(32, 3, 16, 16, generator=generator), torch.arange(32) % 10
+    ratios = []
+    for shift in (0.0, 1.25):
+        torch.manual_seed(0)
+        net = PlainNet(width=4, shift=shift)
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        first, last = (layer.conv.weight.grad.norm() for layer in net.features[::108])
+        ratios.append(first / last)
+    assert ratios[0] > 1e4 and 0.03 < ratios[1] < 30

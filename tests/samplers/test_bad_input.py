@@ -69,7 +69,7 @@ def test_a_block_size_below_two_or_above_d_is_refused(sampler, s, W, generator):
         Importance(round_robin(6)),
         Sparsified(3),
     ],
-    ids=str,
+    ids=lambda sampler: type(sampler).__name__,
 )
 @pytest.mark.parametrize("generator_like", [None, 0])
 def test_randomness_without_a_generator_is_refused(sampler, generator_like, W):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import NonFiniteGradientError
-from ..optim import FlowSGD, split_parameters
 
 Precision = Literal["float32", "bf16"]
 
@@ -23,7 +22,6 @@ class Lane:
         model: The network, on its device; its orthogonal weights are marked.
         optimizers: Together they step all of its parameters.
         precision: Of products in the network: "bf16" is autocast.
-        clip: Largest norm of the gradient of each marked weight; None for as it is.
     """
 
     def __init__(
@@ -32,11 +30,8 @@ class Lane:
         optimizers: Sequence[torch.optim.Optimizer],
         *,
         precision: Precision = "float32",
-        clip: float | None = None,
     ) -> None:
         self.model, self.optimizers, self._precision = model, list(optimizers), precision
-        self._clip = clip
-        self._marked = [p for _, p in split_parameters(model)[0]]
         self.device = next(model.parameters()).device
         self._sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._seen = 0
@@ -44,13 +39,12 @@ class Lane:
         self.diverged = False
         """A gradient of an orthogonal weight was not finite."""
 
-    def set_lr(self, flow: float, free: float) -> None:
-        """Set the learning rates to the first ones, times a factor for FlowSGD and one for SGD.
+    def set_lr(self, factor: float) -> None:
+        """Set the learning rates to the first ones, times a factor.
 
         A graph that was captured with others is thrown away.
         """
         for optimizer in self.optimizers:
-            factor = flow if isinstance(optimizer, FlowSGD) else free
             for group in optimizer.param_groups:
                 group["lr"] = factor * group.setdefault("initial_lr", group["lr"])
         self._graph = None
@@ -67,8 +61,6 @@ class Lane:
         with torch.no_grad():
             correct = (logits.argmax(1) == y).sum()
             self._sums += torch.stack([loss.detach().double() * len(y), correct.double()])
-            if self._clip is not None:
-                _clip_each([p.grad for p in self._marked if p.grad is not None], self._clip)
         try:
             for optimizer in self.optimizers:
                 optimizer.step()
@@ -182,10 +174,3 @@ class SideBySide:
 def _laid_out(x: Tensor) -> Tensor:
     """On CUDA convolutions are fastest with the channels last."""
     return x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
-
-
-def _clip_each(grads: Sequence[Tensor], largest: float) -> None:
-    """Scale down every gradient that is longer, without waiting for the device."""
-    norms = torch.stack(torch._foreach_norm(list(grads)))
-    factors = (largest / norms.clamp(min=largest)).unbind()
-    torch._foreach_mul_(list(grads), list(factors))

@@ -9,10 +9,11 @@ from ..nn import OrthogonalConv2d
 class Layer(nn.Module):
     """Convolution, batch norm and ReLU."""
 
-    def __init__(self, before: int, channels: int, stride: int) -> None:
+    def __init__(self, before: int, channels: int, stride: int, shift: float) -> None:
         super().__init__()
         self.conv = OrthogonalConv2d(before, channels, 3, stride=stride, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(channels)
+        nn.init.constant_(self.norm.bias, shift)
 
     def forward(self, x: Float[Tensor, "b i h w"]) -> Float[Tensor, "b o _ _"]:
         """The activations."""
@@ -29,6 +30,7 @@ class PlainNet(nn.Module):
         depth: Layers in all: a multiple of 3, plus 2. PlainNet-110 has 109 convolutions.
         width: Channels of the first stage.
         classes: Outputs.
+        shift: Bias of every batch norm at the start.
 
     Example:
         >>> import torch
@@ -36,7 +38,9 @@ class PlainNet(nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(self, depth: int = 110, width: int = 16, classes: int = 10) -> None:
+    def __init__(
+        self, depth: int = 110, width: int = 16, classes: int = 10, shift: float = 0.0
+    ) -> None:
         super().__init__()
         if depth < 5 or (depth - 2) % 3:
             raise ValueError(
@@ -47,7 +51,7 @@ class PlainNet(nn.Module):
         for stage, layer in [(0, -1), *((s, i) for s in range(3) for i in range((depth - 2) // 3))]:
             channels = width * 2**stage
             stride = 2 if stage and layer == 0 else 1
-            layers.append(Layer(before, channels, stride))
+            layers.append(Layer(before, channels, stride, shift))
             before = channels
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(before, classes)

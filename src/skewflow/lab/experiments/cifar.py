@@ -38,10 +38,9 @@ class CifarConfig:
     Every method is searched: vanilla and ortinit on `lrs`, the others on `scales`, on training
     images of which a tenth is held out; the best setting goes on with all.
 
-    The gradient of each orthogonal convolution is cut to the norm `clip`: at the start those of
-    PlainNet-110 grow from below 1 in the last layer to 1e6 in the first. A free weight answers by
-    growing, after which batch norm makes its steps small; an orthogonal one cannot. SGD begins with
-    a tenth of its rate, as He et al. (2016) began with ResNet-110.
+    Every batch norm begins with the bias `shift`. With 0, torch's, half of the units of a layer are
+    cut, gradients grow by a fifth in every layer and the first one's are 1e6 times the last one's:
+    then no method learns in bf16, for its rounding grows alike. With 1.25 they are of one size.
     """
 
     methods: tuple[Trained, ...] = ("vanilla", "ortinit", "exact", "s=2", "s=r")
@@ -56,16 +55,14 @@ class CifarConfig:
     """Of the runs that are reported; learning rates drop tenfold at 3/9, 6/9 and 8/9 of them."""
     search_epochs: int = 4
     """Of each setting of the search, without drops."""
-    warm_up: int = 3
-    """Epochs, a third of all at most, in which the rate of SGD is a tenth."""
+    shift: float = 1.25
+    """Bias of every batch norm at the start."""
     lr: float = 0.1
     """Learning rate of the weights that are not orthogonal (the paper's baseline)."""
     lrs: tuple[float, ...] = (0.05, 0.1, 0.5)
     """Searched for vanilla and ortinit (the paper's grid)."""
     scales: tuple[float, ...] = (0.1, 1.0, 10.0)
     """Searched for the others: FlowSGD's learning rate over `lr` (the paper's grid)."""
-    clip: float = 0.1
-    """Largest norm of the gradient of each orthogonal convolution."""
     images: int | None = None
     """Train on so many images only; on all when omitted."""
     data: Colours = field(default_factory=default_colours)
@@ -170,7 +167,7 @@ class Cifar(Experiment[CifarConfig]):
             "depth": config.depth,
             "data": f"{seeds[0]['images']:,} training images of {SOURCES[config.data]}",
             "epochs": config.epochs,
-            "clip": config.clip,
+            "shift": config.shift,
             "search": tried,
             "methods": methods,
         }
@@ -214,11 +211,11 @@ def _check(config: CifarConfig) -> None:
         if getattr(config, name) < 1:
             flag = name.replace("_", "-")
             raise RunError(f"--{flag} must be at least 1: got {getattr(config, name)}.")
-    for name in ("lr", "clip", *(["images"] if config.images is not None else [])):
+    for name in ("lr", *(["images"] if config.images is not None else [])):
         if not getattr(config, name) > 0:
             raise RunError(f"--{name} must be positive: got {getattr(config, name)}.")
-    if config.warm_up < 0:
-        raise RunError(f"--warm-up must not be negative: got {config.warm_up}.")
+    if not math.isfinite(config.shift):
+        raise RunError(f"--shift must be finite: got {config.shift}.")
 
 
 def _images(config: CifarConfig, held_out: bool) -> tuple[ColourSet, ColourSet]:
@@ -242,7 +239,7 @@ def _images(config: CifarConfig, held_out: bool) -> tuple[ColourSet, ColourSet]:
 def _lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
     with torch.random.fork_rng(devices=[]):  # the same start for all that share it
         torch.manual_seed(seed)
-        model = PlainNet(config.depth, config.width)
+        model = PlainNet(config.depth, config.width, shift=config.shift)
         if setting.method == "vanilla":
             for module in model.modules():
                 if isinstance(module, nn.Conv2d):
@@ -259,8 +256,7 @@ def _lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
         seed=seed,
         guard_every=1 if on_cuda else 256,
     )
-    clip = None if setting.vanilla else config.clip
-    return Lane(model, optimizers, precision=config.precision, clip=clip)
+    return Lane(model, optimizers, precision=config.precision)
 
 
 def _train(
@@ -277,19 +273,17 @@ def _train(
     side = SideBySide([_lane(config, setting, seed) for setting in settings])
     names = [setting.name for setting in settings]
     curves: dict[str, Curve] = {name: [] for name in names}
-    first, rates = 0, (1.0, 1.0)
+    first, rate = 0, 1.0
     if (state := run.load(cell)) is not None:
         for lane, its in zip(side.lanes, state["lanes"], strict=True):
             lane.load_state_dict(its)
-        curves, first, rates = state["curves"], state["epoch"], tuple(state["rates"])
-    warm_up = min(config.warm_up, epochs // 3)
+        curves, first, rate = state["curves"], state["epoch"], state["rate"]
     for epoch in range(first, epochs):
-        drop = 1.0 if cell == "search" else rate_factor(epoch, epochs)
-        wanted = drop, drop * (0.1 if epoch < warm_up else 1.0)
-        if wanted != rates:
-            rates = wanted
+        wanted = 1.0 if cell == "search" else rate_factor(epoch, epochs)
+        if wanted != rate:
+            rate = wanted
             for lane in side.lanes:
-                lane.set_lr(*rates)
+                lane.set_lr(rate)
         if epoch == 1 and cell != "search":
             _train_in_turn(config, settings, side, train, seed, epoch, cell, run)
         else:
@@ -303,9 +297,7 @@ def _train(
             run.metric(cell, setting=setting.name, epoch=epoch, **row)
         if (epoch + 1) % config.save_every == 0 and epoch + 1 < epochs:
             lanes = [lane.state_dict() for lane in side.lanes]
-            run.save(
-                cell, {"lanes": lanes, "curves": curves, "epoch": epoch + 1, "rates": list(rates)}
-            )
+            run.save(cell, {"lanes": lanes, "curves": curves, "epoch": epoch + 1, "rate": rate})
         run.progress((epoch + 1) / epochs)
     errors = {
         setting.name: 0.0 if setting.vanilla else largest_error(lane.model)

@@ -51,8 +51,9 @@ def verdict_of(results: Mapping[str, Any]) -> str:
     final = {method: 100 * mean(found["final"]) for method, found in methods.items()}
     said = [f"{method} {value:.2f}" for method, value in final.items()]
     text = (
-        f"PlainNet-{results['depth']} on {results['data']}, {results['epochs']} epochs, test "
-        f"accuracy in percent: {', '.join(said)}."
+        f"PlainNet-{results['depth']} on {results['data']}, {results['epochs']} epochs, batch "
+        f"norms that begin with a bias of {results['shift']:g}, test accuracy in percent: "
+        f"{', '.join(said)}."
     )
     if {"vanilla", "s=r", "exact"} <= set(final):
         better = "at least vanilla's" if final["s=r"] >= final["vanilla"] else "below vanilla's"
