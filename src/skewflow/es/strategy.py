@@ -222,9 +222,21 @@ class EvolutionStrategy:
             self.steps,
         )
 
+    def gradients(self, generation: Generation, weights: np.ndarray) -> dict[str, Tensor]:
+        """What the optimisers are given: minus the weighted sum of the directions, in their order.
+
+        A strategy whose directions are drawn elsewhere sums them there.
+        """
+        total = {name: torch.zeros_like(p) for name, p in generation.centre.items()}
+        for number, weight in enumerate(weights.tolist()):
+            if weight:
+                for name, delta in generation.direction(number).items():
+                    total[name] -= weight * delta
+        return total
+
     @torch.no_grad()
     def _step(self, generation: Generation, weights: np.ndarray) -> None:
-        gradients = descent(generation, weights)
+        gradients = self.gradients(generation, weights)
         for name, gradient in gradients.items():
             if not torch.isfinite(gradient).all():
                 raise NonFiniteGradientError(
@@ -325,13 +337,3 @@ def check_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
             "a saved state goes on with its own settings only: it differs in "
             f"{', '.join(differ)}. Use those, or start anew."
         )
-
-
-def descent(generation: Generation, weights: np.ndarray) -> dict[str, Tensor]:
-    """Minus the weighted sum of the directions, summed in their order."""
-    total = {name: torch.zeros_like(p) for name, p in generation.centre.items()}
-    for number, weight in enumerate(weights.tolist()):
-        if weight:
-            for name, delta in generation.direction(number).items():
-                total[name] -= weight * delta
-    return total

@@ -3,10 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numba
 import torch
-
-from ..kernels.permutation.cpu import start_threads
 
 
 @contextmanager
@@ -21,6 +18,10 @@ def one_thread() -> Iterator[None]:
         ...     torch.get_num_threads()
         1
     """
+    import numba  # of the CPU's kernels: who computes elsewhere may have none
+
+    from ..kernels.permutation.cpu import start_threads
+
     start_threads()
     before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1)

@@ -3,24 +3,22 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
-from statistics import fmean
 from typing import Any, Literal
 
 from ...es import EvolutionStrategy, LocalWorkers, Moments, Workers
 from ..experiment import Experiment, Figure, Table, Timing, Video
 from ..files import RunError, write_bytes
-from ..methods import relative_error
-from ..rl.methods import ORTHOGONAL, Method, after_step, optimizers, start
+from ..rl.jobs import Job, Trainee
+from ..rl.methods import Method
 from ..rl.ray_workers import RayWorkers, require_ray
 from ..rl.rollout import Rollout
-from ..rl.tasks import TASKS, TaskName, missing_simulators, require_simulators
+from ..rl.tasks import TASKS, TaskName, missing_simulators, require_mjx, require_simulators
 from ..rl.video import Film, encode, film, renderer
 from ..run import Run
-from ..seeds import spawn
 from ..threads import one_thread
-from . import _balance, _updates, rl_report
+from . import _updates, rl_report
 
 ROUNDS = 7
 """Interleaved rounds of the timing of an update."""
@@ -66,6 +64,12 @@ class RLConfig:
     """Generations of stoch-ortRNN between two measurements of rho (Sec. 9.2); 0 for none."""
     update_sizes: tuple[int, ...] = (200, 400)
     """Sizes d at which one update by each method is timed."""
+    backend: Literal["processes", "mjx"] = "processes"
+    """Who simulates: worker processes, or MJX, on a GPU if there is one. MJX trains on cheaper
+    models with other random directions, several jobs at once; scores are always of the original
+    environments, by worker processes."""
+    batch: int = 8192
+    """Episodes that MJX simulates at once: as many jobs as fit advance together."""
     workers: int | Literal["ray"] = 0
     """Processes that simulate, 0 for one on each core; or "ray". The results are the same."""
     address: str | None = None
@@ -74,32 +78,29 @@ class RLConfig:
     """Draw an episode of the best policy of each method; with `--resume` also of a finished run."""
 
 
-@dataclass(frozen=True)
-class _Job:
-    task: TaskName
-    method: Method
-    hidden: int
-    project_every: int
-    seed: int
-
-    @property
-    def label(self) -> str:
-        return f"{self.method} p={self.project_every}" if self.project_every else self.method
-
-    @property
-    def cell(self) -> str:
-        size = f",h={self.hidden}" if self.hidden else ""
-        return f"{self.task},{self.label.replace(' ', ',')}{size},seed={self.seed}"
-
-
-def _jobs(config: RLConfig) -> list[_Job]:
+def _jobs(config: RLConfig) -> list[Job]:
     jobs = []
     for task, method in product(config.task, config.method):
         sizes = config.hidden if method != "affine" else (0,)
         periods = config.project_every if method == "ortinit-vanRNN" else (0,)
         for hidden, p, seed in product(sizes, periods, config.seeds):
-            jobs.append(_Job(task, method, hidden, p, seed))
+            jobs.append(Job(task, method, hidden, p, seed))
     return jobs
+
+
+def _lots(config: RLConfig) -> dict[str, list[Job]]:
+    """The jobs of each cell: one; or those that MJX simulates at once, seed by seed."""
+    jobs = _jobs(config)
+    if config.backend != "mjx":
+        return {job.cell: [job] for job in jobs}
+    episodes = 2 * config.num_directions * config.num_evaluations
+    many = max(1, config.batch // episodes)
+    lots = {}
+    for task in config.task:
+        own = sorted((job for job in jobs if job.task == task), key=lambda job: job.seed)
+        for n, at in enumerate(range(0, len(own), many)):
+            lots[f"{task},lot={n}"] = own[at : at + many]
+    return lots
 
 
 def _updates_by_cell(config: RLConfig) -> dict[str, int]:
@@ -163,7 +164,9 @@ class RL(Experiment[RLConfig]):
         """Task, method, size and seed; and the sizes whose update is timed."""
         require_simulators()
         _check(config)
-        return [*_updates_by_cell(config), *(job.cell for job in _jobs(config))]
+        if config.backend == "mjx":
+            require_mjx()
+        return [*_updates_by_cell(config), *_lots(config)]
 
     @one_thread()
     def run_cell(self, config: RLConfig, cell: str, run: Run) -> dict[str, Any]:
@@ -172,75 +175,23 @@ class RL(Experiment[RLConfig]):
             for name, value in _updates.readings(_updates.measure(sizes[cell], ROUNDS)).items():
                 run.time(cell, name, value)
             return {}
-        job = next(job for job in _jobs(config) if job.cell == cell)
-        params = start(job.task, job.method, job.hidden, spawn(job.seed, "policy", job.hidden))
-        strategy = EvolutionStrategy(
-            params,
-            optimizers(
-                params,
-                job.method,
-                lr=config.lr,
-                orthogonal_lr=config.orthogonal_lr,
-                seed=job.seed,
-            ),
-            num_directions=config.num_directions,
-            sigma=config.sigma,
-            maximize=True,
-            num_evaluations=config.num_evaluations,
-            num_scores=config.num_scores,
-            seed=job.seed,
-        )
-        curve: list[dict[str, Any]] = []
-        balance: list[dict[str, Any]] = []
-        state = run.load(cell)
-        if state is not None:
-            strategy.load_state_dict(state["strategy"])
-            curve, balance = state["curve"], state["balance"]
+        jobs = _lots(config)[cell]
+        with _workers(config, Rollout(jobs[0].task, config.horizon)) as workers:
+            if config.backend == "mjx":
+                from ..rl.mjx_train import train
 
-        def measure(*_: object) -> None:
-            W, step = params["W"], strategy.generation
-            if step % config.rho_every == 0 and W.grad is not None and W.grad.any():
-                values = _balance.measure(W.detach(), W.grad, _balance.sizes(job.hidden))
-                balance.append({"step": step, "rho": values})
-
-        if job.method == "stoch-ortRNN" and config.rho_every:
-            strategy.optimizers[0].register_step_pre_hook(measure)
-
-        def on_task(done: int) -> None:
-            run.progress((strategy.generation + done / total) / config.generations)
-
-        with _workers(config, Rollout(job.task, config.horizon)) as workers:
-            while strategy.generation < config.generations:
-                generation = strategy.ask()
-                total = len(generation.tasks)
-                record = strategy.tell(workers.evaluate(generation, on_task=on_task))
-                after_step(params, job.method, strategy.generation, job.project_every)
-                drift = relative_error(params["W"]) if job.method in ORTHOGONAL else None
-                curve.append({**asdict(record), "drift": drift})
-                run.metric(cell, **curve[-1])
-                kept = {"curve": curve, "balance": balance}
-                run.save(cell, {"strategy": strategy.state_dict(), **kept})
-            last = strategy.ask()
-            scored = [task for task in last.tasks if task.sign == 0]
-            ends = workers.evaluate(last, scored)
-        moments = None if last.moments is None else last.moments.state_dict()
-        run.keep(cell, {"params": last.centre, "moments": moments, "seed": scored[0].seeds[0]})
-        drifts = [row["drift"] for row in curve if row["drift"] is not None]
-        measured = {"rho": balance} if balance else {}
-        return {
-            "score": fmean(end.value for end in ends),
-            "steps": curve[-1]["steps"],
-            "drift": max(drifts, default=None),
-            "curve": [row["score"] for row in curve],
-            **measured,
-        }
+                return {"runs": train(config, jobs, workers, cell, run)}
+            return _train(config, jobs[0], workers, cell, run)
 
     def summarise(self, config: RLConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         """The runs of each task and size, by method."""
         groups: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
+        runs = dict(cells)
+        for lot in cells.values():
+            runs.update(lot.get("runs", {}))
         for job in _jobs(config):
             methods = groups.setdefault((job.task, job.hidden), {})
-            methods.setdefault(job.label, []).append({"cell": job.cell, **cells[job.cell]})
+            methods.setdefault(job.label, []).append({"cell": job.cell, **runs[job.cell]})
         return {
             "generations": config.generations,
             "horizon": config.horizon,
@@ -287,11 +238,35 @@ class RL(Experiment[RLConfig]):
             run.progress((number + 1) / len(casts))
 
 
+def _train(
+    config: RLConfig, job: Job, workers: Workers, cell: str, run: Run
+) -> dict[str, Any]:
+    """One policy, a generation at a time."""
+    trainee = Trainee(config, job, EvolutionStrategy)
+    strategy = trainee.strategy
+    state = run.load(cell)
+    if state is not None:
+        trainee.load_state_dict(state)
+
+    def on_task(done: int) -> None:
+        run.progress((strategy.generation + done / total) / config.generations)
+
+    while strategy.generation < config.generations:
+        generation = strategy.ask()
+        total = len(generation.tasks)
+        run.metric(cell, **trainee.tell(workers.evaluate(generation, on_task=on_task)))
+        run.save(cell, trainee.state_dict())
+    last = strategy.ask()
+    ends = workers.evaluate(last, [task for task in last.tasks if task.sign == 0])
+    run.keep(cell, trainee.policy())
+    return trainee.result(ends)
+
+
 def _check(config: RLConfig) -> None:
     """Every number is one that a run can be made with."""
     least = {"generations": 1, "num_directions": 1, "num_evaluations": 1, "horizon": 1}
     least |= {"num_scores": 1, "hidden": 2, "project_every": 1, "seeds": 0, "workers": 0}
-    least |= {"rho_every": 0, "update_sizes": 2}
+    least |= {"rho_every": 0, "update_sizes": 2, "batch": 1}
     for name, bound in least.items():
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):

