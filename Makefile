@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types unit shapes test-slow test-clients test-ray test-browser test-gpu bench format clean
+.PHONY: demo test lint types unit shapes test-slow test-clients test-ray test-browser test-mjx test-gpu bench format clean
 
 # Runs of an earlier demo are removed: each one measures this machine and these sources.
 demo: $(STAMP)
@@ -55,6 +55,11 @@ test-browser: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt playwright
 	command -v chromium || $(BIN)/python -m playwright install --with-deps chromium
 	$(BIN)/python -m pytest -rs tests/lab/test_report.py
+
+# The control tasks in JAX against their CPU environments, on the CPU.
+test-mjx: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[rl-gpu]"
+	$(BIN)/python -m pytest tests/mjx
 
 # On a machine with a CUDA device and torch, Triton and pytest at hand; no .venv is made.
 test-gpu:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""The parameters' names and shapes, in their order."""
+"""The parameters' names and shapes, in any order: JAX gives a dict back sorted by its keys."""
 
 
 def directions(shapes: Shapes, seed: Array, generation: Array, numbers: Array) -> dict[str, Array]:
@@ -20,7 +20,7 @@ def directions(shapes: Shapes, seed: Array, generation: Array, numbers: Array) -
         keys = jax.random.split(key, len(shapes))
         return {
             name: jax.random.normal(k, shape, jnp.float32)
-            for k, (name, shape) in zip(keys, shapes, strict=True)
+            for k, (name, shape) in zip(keys, sorted(shapes), strict=True)
         }
 
     return jax.vmap(one)(numbers)

@@ -1,0 +1,119 @@
+"""Batches of episodes against one episode at a time, and simulations whose return is known."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("jax")
+pytest.importorskip("mujoco.mjx")
+
+from mjx.fake import Counter  # noqa: E402
+from skewflow.es import InProcess, Moments  # noqa: E402
+from skewflow.lab.rl.mjx_rollout import Batch  # noqa: E402
+from skewflow.lab.rl.mjx_strategy import MjxStrategy  # noqa: E402
+from skewflow.lab.rl.mjx_tasks import simulate  # noqa: E402
+from skewflow.lab.rl.policies import affine_params, recurrent_params  # noqa: E402
+from skewflow.lab.rl.rollout import Rollout  # noqa: E402
+
+
+def strategy(params, seed=0, **settings):
+    params = {name: nn.Parameter(p) for name, p in params.items()}
+    sgd = torch.optim.SGD(params.values(), lr=0.1)
+    settings = {"num_directions": 3, "sigma": 0.05, "num_evaluations": 2, **settings}
+    return MjxStrategy(params, [sgd], maximize=True, seed=seed, **settings)
+
+
+def test_a_batch_gives_what_single_episodes_give(generator):
+    """Of policies of two shapes and two seeds; the model is the environment's own."""
+    rows = np.random.default_rng(0).normal(size=(50, 17))
+    strategies = [
+        strategy(recurrent_params(17, 6, 8, orthogonal=True, generator=generator), 1),
+        strategy(affine_params(17, 6), 2),
+        strategy(recurrent_params(17, 6, 8, orthogonal=False, generator=generator), 3),
+    ]
+    strategies[1].moments = strategies[2].moments = Moments.of(rows)
+    generations = [s.ask() for s in strategies]
+    simulation = simulate("HalfCheetah", fast=False)
+    caps = [12, 30, 12]
+    found = Batch(simulation, 12).evaluate(generations, caps)
+    for generation, ours in zip(generations, found, strict=True):
+        single = InProcess(Rollout("HalfCheetah", 12)).evaluate(generation)
+        assert ours.steps.tolist() == [o.steps for o in single] == [24] * 6
+        # Single precision, and contacts: HalfCheetah lands at about the tenth step.
+        assert ours.values == pytest.approx([o.value for o in single], abs=2e-3)
+        observed = single[0].observed
+        for outcome in single[1:]:
+            observed = observed.merge(outcome.observed)
+        assert ours.observed.count == observed.count and ours.broken == 0
+        assert ours.observed.mean == pytest.approx(observed.mean, abs=1e-3)
+        assert ours.observed.scale() == pytest.approx(observed.scale(), rel=1e-2)
+    simulation.close()
+
+
+def constant(action, **settings):
+    params = affine_params(2, 1)
+    params["c"].fill_(action)
+    return strategy(params, sigma=1e-30, **settings)
+
+
+def lengths(generation):
+    return [seed % 7 + 2 for seed in generation.tasks[0].seeds]
+
+
+def test_returns_lengths_and_observations_are_counted_by_hand():
+    asked = [constant(0.5, seed=seed).ask() for seed in (0, 1)]
+    for generation, found in zip(asked, Batch(Counter(), 100).evaluate(asked, [100, 100])):
+        n = lengths(generation)
+        assert found.steps.tolist() == [sum(n)] * 6  # both seeds
+        assert found.values == pytest.approx([0.5 * sum(n) / 2] * 6)  # without the bonus of 1
+        assert found.length == sum(n) / 2 and found.broken == 0
+        rows = np.array([[k, t] for k in n for t in range(k)] * 6, dtype=float)
+        want = Moments.of(rows)  # the last observation is not acted upon
+        assert found.observed.count == want.count
+        assert found.observed.mean == pytest.approx(want.mean)
+        assert found.observed.squares == pytest.approx(want.squares, rel=1e-5)
+
+
+def test_actions_are_clipped_and_episodes_capped_one_strategy_at_a_time():
+    asked = [constant(9.0).ask(), constant(9.0).ask()]
+    short, long = Batch(Counter(), 100).evaluate(asked, [2, 100])
+    assert short.values == pytest.approx([2 * 2.0] * 6) and short.length == 2
+    n = lengths(asked[1])
+    assert long.values == pytest.approx([2.0 * sum(n) / 2] * 6)
+
+
+def test_an_episode_longer_than_a_chunk_goes_on_in_the_next():
+    class Long(Counter):
+        def start(self, seed):
+            state, seen = super().start(seed)
+            seen = seen * 0 + [60, 0.0]
+            return state._replace(qpos=seen), seen
+
+    chunks = []
+    (found,) = Batch(Long(), 100).evaluate([constant(1.0).ask()], [100], chunks.append)
+    assert found.length == 60 and found.values == pytest.approx([60.0] * 6)
+    assert chunks == [0.25, 0.5, 0.75]
+
+
+def test_a_simulation_that_breaks_ends_its_episode_and_is_counted():
+    asked = constant(0.5).ask()
+    (found,) = Batch(Counter(breaks=2), 100).evaluate([asked], [100])
+    assert found.broken == 12 and found.steps.tolist() == [4] * 6
+    assert found.values == pytest.approx([0.5] * 6)  # its last step pays nothing
+    assert np.isfinite(found.observed.mean).all()
+
+
+def test_what_only_rounding_moves_counts_as_constant():
+    class Trembling(Counter):
+        def start(self, seed):
+            state, seen = super().start(seed)
+            seen = np.array([5.0, 1000.0 * (1 + 1e-7 * (seed % 2))])
+            return state._replace(qpos=np.array([5.0, 0.0])), seen
+
+        def step(self, state, action):
+            after = super().step(state, action)
+            return after._replace(observation=after.observation.at[1].set(1000.0 * (1 + 1e-7)))
+
+    (found,) = Batch(Trembling(), 100).evaluate([constant(0.5).ask()], [100])
+    assert found.observed.scale().tolist() == [0.0, 0.0]
