@@ -8,13 +8,13 @@ from torch import nn
 pytest.importorskip("jax")
 pytest.importorskip("mujoco.mjx")
 
-from mjx.fake import Counter  # noqa: E402
-from skewflow.es import InProcess, Moments  # noqa: E402
-from skewflow.lab.rl.mjx_rollout import Batch  # noqa: E402
-from skewflow.lab.rl.mjx_strategy import MjxStrategy  # noqa: E402
-from skewflow.lab.rl.mjx_tasks import simulate  # noqa: E402
-from skewflow.lab.rl.policies import affine_params, recurrent_params  # noqa: E402
-from skewflow.lab.rl.rollout import Rollout  # noqa: E402
+from mjx.fake import Counter
+from skewflow.es import InProcess, Moments
+from skewflow.lab.rl.mjx_rollout import Batch
+from skewflow.lab.rl.mjx_strategy import MjxStrategy
+from skewflow.lab.rl.mjx_tasks import simulate
+from skewflow.lab.rl.policies import affine_params, recurrent_params
+from skewflow.lab.rl.rollout import Rollout
 
 
 def strategy(params, seed=0, **settings):
@@ -63,7 +63,9 @@ def lengths(generation):
 
 def test_returns_lengths_and_observations_are_counted_by_hand():
     asked = [constant(0.5, seed=seed).ask() for seed in (0, 1)]
-    for generation, found in zip(asked, Batch(Counter(), 100).evaluate(asked, [100, 100])):
+    for generation, found in zip(
+        asked, Batch(Counter(), 100).evaluate(asked, [100, 100]), strict=True
+    ):
         n = lengths(generation)
         assert found.steps.tolist() == [sum(n)] * 6  # both seeds
         assert found.values == pytest.approx([0.5 * sum(n) / 2] * 6)  # without the bonus of 1

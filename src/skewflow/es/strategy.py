@@ -172,8 +172,8 @@ class EvolutionStrategy:
     def _tasks(self) -> Iterable[Task]:
         n = self.num_directions
         for i in range(n):
-            stream = 0 if self.common_seeds else i
-            seeds = seeds_for(self.seed, self.generation, stream, self.num_evaluations)
+            if i == 0 or not self.common_seeds:
+                seeds = seeds_for(self.seed, self.generation, i, self.num_evaluations)
             yield Task(2 * i, i, 1, seeds)
             yield Task(2 * i + 1, i, -1, seeds)
         # The same in all generations: a learning curve compares centres, not starts.

@@ -22,6 +22,9 @@ CHUNK = 25
 FLOOR = 1e-6
 """A deviation below this part of the mean is that of float32: the entry is constant."""
 
+PRECISION = "highest"
+"""Of products of matrices. The default on a GPU is TF32: ten bits are too few for the physics."""
+
 ROUNDING = 1e-5
 """A sum of squares below this part of what it is the difference of is float32's rounding."""
 
@@ -198,8 +201,7 @@ def _advance(
             now.broken | (now.going & ~finite),
         ), None
 
-    # The default on a GPU is TF32, whose ten bits are too few for the physics.
-    with jax.default_matmul_precision("highest"):
+    with jax.default_matmul_precision(PRECISION):
         return jax.lax.scan(one, episodes, None, length=CHUNK)[0]
 
 
