@@ -238,9 +238,7 @@ class RL(Experiment[RLConfig]):
             run.progress((number + 1) / len(casts))
 
 
-def _train(
-    config: RLConfig, job: Job, workers: Workers, cell: str, run: Run
-) -> dict[str, Any]:
+def _train(config: RLConfig, job: Job, workers: Workers, cell: str, run: Run) -> dict[str, Any]:
     """One policy, a generation at a time."""
     trainee = Trainee(config, job, EvolutionStrategy)
     strategy = trainee.strategy

@@ -103,32 +103,32 @@ class Batch:
             on_chunk: Called with the part of the steps that may be done by now.
         """
         order = _lots(generations)
-        points, norms, starts = [], [], []
-        for lot in order:
-            some = [generations[j] for j in lot]
-            points.append(_points(some))
-            norms.append(_norms(some, self.simulation.observation_size))
-            starts += [self._starts(generation) for generation in some]
-        shift = _shift([generations[j] for lot in order for j in lot], starts)
+        flat = [j for lot in order for j in lot]
+        starts = [self._starts(generations[j]) for j in flat]
+        shift = _shift([generations[j] for j in flat], starts)
         per = 2 * _num_directions(generations[0])
+        cap = np.repeat([min(caps[j], self.horizon) for j in flat], per * len(starts[0]))
+        some = [[generations[j] for j in lot] for lot in order]
+        points = tuple(_points(lot) for lot in some)
         episodes = self._begin(starts, points, per)
-        count = per * len(starts[0])
-        cap = np.repeat([min(caps[j], self.horizon) for lot in order for j in lot], count)
+        size = self.simulation.observation_size
+        given = jax.device_put((points, tuple(_norms(lot, size) for lot in some), cap, shift))
         longest, done = int(cap.max()), 0
         while done < longest:
-            episodes = self._advance(tuple(points), tuple(norms), cap, shift, episodes=episodes)
+            episodes = self._advance(*given, episodes=episodes)
             done += CHUNK
+            # A look makes the processor wait for the GPU, so none is taken where none is needed.
+            over = self.simulation.ends and not bool(episodes.going.any())
             on_chunk(min(done / longest, 1.0))
-            if not bool(episodes.going.any()):
+            if over:
                 break
         found = _collect(episodes, shift, per)
-        flat = [j for lot in order for j in lot]
         return [found[flat.index(j)] for j in range(len(generations))]
 
     def _starts(self, generation: MjxGeneration) -> list[tuple[Any, np.ndarray]]:
         return [self.simulation.start(seed) for seed in generation.tasks[0].seeds]
 
-    def _begin(self, starts: list[Any], points: list[dict[str, Array]], per: int) -> Episodes:
+    def _begin(self, starts: list[Any], points: tuple[dict[str, Array], ...], per: int) -> Episodes:
         """All points of a strategy start in the same states, one for each seed."""
         states = [state for some in starts for state, _ in some]
         jobs, seeds = len(starts), len(starts[0])

@@ -4,22 +4,21 @@ While the GPU simulates the perturbed policies, worker processes score the centr
 environments, on the processor that would be idle.
 """
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
 
-from ...es import LocalWorkers, Outcome
-from ...es.workers import Workers
+from ...es import Outcome, Workers
 from ..run import Run
-from .jobs import Job, Trainee, result
+from .centres import Centres
+from .jobs import Job, Trainee
 from .mjx_rollout import CHUNK, Batch, Returned
-from .mjx_strategy import MjxGeneration, MjxStrategy
+from .mjx_strategy import MjxStrategy
 from .mjx_tasks import simulate
-from .rollout import Rollout
 
 if TYPE_CHECKING:
     from ..experiments.rl import RLConfig
@@ -30,75 +29,74 @@ for its longest episode."""
 
 
 def train(
-    config: "RLConfig", jobs: Sequence[Job], num_workers: int, cell: str, run: Run
+    config: "RLConfig", jobs: Sequence[Job], workers: Workers, cell: str, run: Run
 ) -> dict[str, dict[str, Any]]:
     """Train the jobs of one task; after each generation their state is on disk.
 
+    Args:
+        config: The settings.
+        jobs: Of one task.
+        workers: They score the centres in the original environment.
+        cell: Where all of this is in the run.
+        run: The run.
+
     Returns:
-        The result of each job, by its cell's name.
+        The result of each job, by its name.
     """
     device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
     trainees = [Trainee(config, job, MjxStrategy, device) for job in jobs]
     strategies = [trainee.strategy for trainee in trainees]
-    curves: list[list[dict[str, Any]]] = [[] for _ in jobs]
     caps = [config.horizon] * len(jobs)
+    clock = {"steps": 0.0, "rollout seconds": 0.0, "generation seconds": 0.0}
     state = run.load(cell)
     if state is not None:
-        for strategy, saved in zip(strategies, state["strategies"], strict=True):
-            strategy.load_state_dict(saved)
-        caps, curves = state["caps"], state["curves"]
-    task = jobs[0].task
-    simulation = simulate(task)
-    batch = Batch(simulation, config.horizon)
+        for trainee, saved in zip(trainees, state["trainees"], strict=True):
+            trainee.load_state_dict(saved)
+        caps, clock = state["caps"], state["clock"]
+    simulation = simulate(jobs[0].task)
+    batch, compiled = Batch(simulation, config.horizon), False
 
     def on_chunk(part: float) -> None:
         run.progress((strategies[0].generation + part) / config.generations)
 
-    with (
-        LocalWorkers(Rollout(task, config.horizon), num_workers) as workers,
-        ThreadPoolExecutor(1) as beside,
-    ):
-        while strategies[0].generation < config.generations:
-            generations = [strategy.ask() for strategy in strategies]
-            scoring = beside.submit(_scores, workers, generations)
-            found = batch.evaluate(generations, caps, on_chunk)
-            scores = scoring.result()
-            for j, trainee in enumerate(trainees):
-                record = trainee.strategy.tell(_outcomes(found[j], scores[j]))
-                row = {**asdict(record), "drift": trainee.after_step(), "cap": caps[j]}
-                curves[j].append({**row, "broken": found[j].broken})
-                run.metric(cell, job=trainee.job.cell, **curves[j][-1])
-                if simulation.ends:
-                    caps[j] = min(max(CHUNK, round(CAP * found[j].length)), config.horizon)
-            run.save(
-                cell,
-                {
-                    "strategies": [strategy.state_dict() for strategy in strategies],
-                    "caps": list(caps),
-                    "curves": curves,
-                },
-            )
-        ends = _scores(workers, [strategy.ask() for strategy in strategies])
-    simulation.close()
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            while strategies[0].generation < config.generations:
+                began = time.perf_counter()
+                generations = [strategy.ask() for strategy in strategies]
+                scoring = beside.submit(Centres.of(generations).score, workers)
+                found = batch.evaluate(generations, caps, on_chunk)
+                rolled = time.perf_counter() - began
+                scores = scoring.result()
+                for j, trainee in enumerate(trainees):
+                    outcomes = _outcomes(found[j]) + scores[j]
+                    row = trainee.tell(outcomes, cap=caps[j], broken=found[j].broken)
+                    run.metric(cell, job=trainee.job.cell, **row)
+                    if simulation.ends:
+                        caps[j] = min(max(CHUNK, round(CAP * found[j].length)), config.horizon)
+                if compiled:  # the first generation of a process waits for the compiler
+                    clock["steps"] += float(sum(returned.steps.sum() for returned in found))
+                    clock["rollout seconds"] += rolled
+                    clock["generation seconds"] += time.perf_counter() - began
+                compiled = True
+                for name, value in clock.items():
+                    run.time(cell, name, value)
+                saved = [trainee.state_dict() for trainee in trainees]
+                run.save(cell, {"trainees": saved, "caps": list(caps), "clock": dict(clock)})
+        ends = Centres.of([strategy.ask() for strategy in strategies]).score(workers)
+    finally:
+        simulation.close()
+    for trainee in trainees:
+        run.keep(trainee.job.cell, trainee.policy())
     return {
-        job.cell: result(curve, end) for job, curve, end in zip(jobs, curves, ends, strict=True)
+        trainee.job.cell: trainee.result(end) for trainee, end in zip(trainees, ends, strict=True)
     }
 
 
-def _scores(workers: Workers, generations: Sequence[MjxGeneration]) -> list[list[Outcome]]:
-    """Returns of the centres in the original environment."""
+def _outcomes(found: Returned) -> list[Outcome]:
+    """One for each perturbed point; the first carries the moments of all."""
+    values = zip(found.values.tolist(), found.steps.tolist(), strict=True)
     return [
-        workers.evaluate(generation, [task for task in generation.tasks if task.sign == 0])
-        for generation in generations
-    ]
-
-
-def _outcomes(found: Returned, scores: list[Outcome]) -> list[Outcome]:
-    """One for each task; the first carries the moments of all."""
-    points = [
         Outcome(value, steps, found.observed if i == 0 else None)
-        for i, (value, steps) in enumerate(
-            zip(found.values.tolist(), found.steps.tolist(), strict=True)
-        )
+        for i, (value, steps) in enumerate(values)
     ]
-    return points + scores
