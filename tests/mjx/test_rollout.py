@@ -35,8 +35,8 @@ def test_a_batch_gives_what_single_episodes_give(generator):
     strategies[1].moments = strategies[2].moments = Moments.of(rows)
     generations = [s.ask() for s in strategies]
     simulation = simulate("HalfCheetah", fast=False)
-    caps = [12, 30, 12]
-    found = Batch(simulation, 12).evaluate(generations, caps)
+    caps = [12, 12, 12]
+    found = Batch(simulation).evaluate(generations, caps)
     for generation, ours in zip(generations, found, strict=True):
         single = InProcess(Rollout("HalfCheetah", 12)).evaluate(generation)
         assert ours.steps.tolist() == [o.steps for o in single] == [24] * 6
@@ -63,9 +63,7 @@ def lengths(generation):
 
 def test_returns_lengths_and_observations_are_counted_by_hand():
     asked = [constant(0.5, seed=seed).ask() for seed in (0, 1)]
-    for generation, found in zip(
-        asked, Batch(Counter(), 100).evaluate(asked, [100, 100]), strict=True
-    ):
+    for generation, found in zip(asked, Batch(Counter()).evaluate(asked, [100, 100]), strict=True):
         n = lengths(generation)
         assert found.steps.tolist() == [sum(n)] * 6  # both seeds
         assert found.values == pytest.approx([0.5 * sum(n) / 2] * 6)  # without the bonus of 1
@@ -79,7 +77,7 @@ def test_returns_lengths_and_observations_are_counted_by_hand():
 
 def test_actions_are_clipped_and_episodes_capped_one_strategy_at_a_time():
     asked = [constant(9.0).ask(), constant(9.0).ask()]
-    short, long = Batch(Counter(), 100).evaluate(asked, [2, 100])
+    short, long = Batch(Counter()).evaluate(asked, [2, 100])
     assert short.values == pytest.approx([2 * 2.0] * 6) and short.length == 2
     n = lengths(asked[1])
     assert long.values == pytest.approx([2.0 * sum(n) / 2] * 6)
@@ -93,14 +91,14 @@ def test_an_episode_longer_than_a_chunk_goes_on_in_the_next():
             return state._replace(qpos=seen), seen
 
     chunks = []
-    (found,) = Batch(Long(), 100).evaluate([constant(1.0).ask()], [100], chunks.append)
+    (found,) = Batch(Long()).evaluate([constant(1.0).ask()], [100], chunks.append)
     assert found.length == 60 and found.values == pytest.approx([60.0] * 6)
     assert chunks == [0.25, 0.5, 0.75]
 
 
 def test_a_simulation_that_breaks_ends_its_episode_and_is_counted():
     asked = constant(0.5).ask()
-    (found,) = Batch(Counter(breaks=2), 100).evaluate([asked], [100])
+    (found,) = Batch(Counter(breaks=2)).evaluate([asked], [100])
     assert found.broken == 12 and found.steps.tolist() == [4] * 6
     assert found.values == pytest.approx([0.5] * 6)  # its last step pays nothing
     assert np.isfinite(found.observed.mean).all()
@@ -117,5 +115,5 @@ def test_what_only_rounding_moves_counts_as_constant():
             after = super().step(state, action)
             return after._replace(observation=after.observation.at[1].set(1000.0 * (1 + 1e-7)))
 
-    (found,) = Batch(Trembling(), 100).evaluate([constant(0.5).ask()], [100])
+    (found,) = Batch(Trembling()).evaluate([constant(0.5).ask()], [100])
     assert found.observed.scale().tolist() == [0.0, 0.0]

@@ -25,13 +25,17 @@ TOLERANCES = {
 }
 
 
+# Where rewards are paid: the swimmer begins near its target, the hopper stands and falls.
+SEEDS = dict.fromkeys(tasks.TASKS, 3) | {"swimmer15": 12}
+
+
 @pytest.fixture
 def double():
     with jax.enable_x64(True):
         yield
 
 
-def compare(simulation, environment, tolerance, seed=3):
+def compare(simulation, environment, tolerance, seed):
     """Both step from the same state with the same actions; the ends that were seen."""
     rng = np.random.default_rng(0)
     state, first = simulation.start(seed)
@@ -53,7 +57,7 @@ def compare(simulation, environment, tolerance, seed=3):
 @pytest.mark.parametrize("name", tasks.TASKS)
 def test_a_task_is_that_of_its_environment(double, name):
     simulation, environment = mjx_tasks.simulate(name, fast=False), tasks.make(name)
-    ends = compare(simulation, environment, TOLERANCES[name])
+    ends = compare(simulation, environment, TOLERANCES[name], SEEDS[name])
     assert (True in ends) == simulation.ends  # it has fallen
     assert simulation.alive == environment.alive
     simulation.close()
@@ -78,7 +82,7 @@ def test_a_faster_task_is_that_of_an_environment_with_its_model(double, monkeypa
     model.opt.solver = simulation.mj.opt.solver
     converged(model)
     assert model.opt.integrator != own
-    compare(simulation, environment, 1e-8)
+    compare(simulation, environment, 1e-8, SEEDS[name])
     simulation.close()
     environment.close()
 

@@ -20,6 +20,7 @@ def main() -> None:
     from ..errors import SkewflowError
     from . import reproduce
     from .bench import step, training
+    from .collect import collect
     from .demo import demo
     from .report.command import report
 
@@ -30,6 +31,7 @@ def main() -> None:
     app = tyro.extras.SubcommandApp()
     app.command(bench, name="bench", help="Measure what something costs, against its rivals.")
     app.command(reproduce.app(sys.argv[1:]), name="reproduce", help="Run an experiment by name.")
+    app.command(name="collect")(collect)
     app.command(name="report")(report)
     app.command(name="demo")(demo)
     try:

@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ def environment(device: str | torch.device) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        **{package: _version(package) for package in PACKAGES},
+        **{package: version(package) for package in PACKAGES},
         "commit": commit(),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
@@ -75,9 +75,9 @@ def commit() -> str:
     return head + ("+" if git("status", "--porcelain", "--", *_CODE) else "")
 
 
-def _version(package: str) -> str:
+def version(package: str) -> str:
     """The installed version, or "" when there is none."""
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return ""

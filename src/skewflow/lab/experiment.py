@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .files import RunError
 from .run import Run
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class Experiment(ABC, Generic[Config]):
         """What has to be installed before it can run, in words; None if nothing."""
         return None
 
+    def environment(self, config: Config) -> dict[str, str]:
+        """What its numbers depend on besides what every run records: other devices, packages."""
+        return {}
+
     @abstractmethod
     def cells(self, config: Config) -> Sequence[str]:
         """The names of the cells, each good for a file's name."""
@@ -97,6 +102,17 @@ class Experiment(ABC, Generic[Config]):
     @abstractmethod
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
         """The figures."""
+
+    def merge(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The results of several runs as those of one, for `skewflow collect`.
+
+        Raises:
+            RunError: If they cannot stand beside each other.
+        """
+        raise RunError(
+            f"runs that are collected must be of an experiment that has parts: {self.name} has "
+            "none. `skewflow report` shows any runs on one page."
+        )
 
     def videos(self, results: Mapping[str, Any]) -> list[Video]:
         """The videos that a run may have; the report shows those that were made."""

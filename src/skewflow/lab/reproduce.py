@@ -67,7 +67,8 @@ def execute(
     }
     cells = experiment.cells(config)
     start_threads()
-    run = Run.start(folder, cells, wanted, resume=resume)
+    besides = experiment.environment(config)
+    run = Run.start(folder, cells, wanted, resume=resume, besides=besides)
     console = console or Console(stderr=True)
     if run.changed:
         console.print(

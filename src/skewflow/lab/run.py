@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,13 @@ class Run:
 
     @classmethod
     def start(
-        cls, folder: Path, cells: Sequence[str], wanted: dict[str, Any], *, resume: bool
+        cls,
+        folder: Path,
+        cells: Sequence[str],
+        wanted: dict[str, Any],
+        *,
+        resume: bool,
+        besides: Mapping[str, str] | None = None,
     ) -> "Run":
         """Make the folder, or go on in the one that is there.
 
@@ -73,6 +79,7 @@ class Run:
             cells: Names of its cells.
             wanted: What `config.json` holds; its entry "config" has to be equal on resumption.
             resume: Go on with an unfinished run; without one, start.
+            besides: What `environment.json` records besides the machine, torch and the commit.
         """
         run = cls(folder, cells)
         path = folder / "config.json"
@@ -88,7 +95,7 @@ class Run:
             _same_config(found, wanted, folder)
             starts = _read_starts(folder / "environment.json")
             run._recover()
-        now = environment(wanted["config"].get("device", "cpu"))
+        now = {**environment(wanted["config"].get("device", "cpu")), **(besides or {})}
         if starts:
             last = starts[-1]
             run.changed = sorted(k for k in {*now, *last} - {"date"} if now.get(k) != last.get(k))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from matplotlib.figure import Figure as Canvas
 from rich.console import Console
 from torch import nn
 
@@ -148,25 +149,24 @@ def test_the_stochastic_method_turns_a_matching_and_the_exact_one_all_planes(gen
 
 def test_the_verdict_follows_the_numbers():
     made = lambda *scores: [{"score": score} for score in scores]  # noqa: E731
-    group = {"task": "Humanoid", "hidden": 200}
+    group = {"task": "Humanoid", "hidden": 200, "generations": 9}
     low = made(1, 3, 2, 2)
     found = {
-        "generations": 9,
         "groups": [
             {**group, "methods": {"vanRNN": low, "stoch-ortRNN": made(5, 7, 6, 6)}},
             {**group, "methods": {"vanRNN": low, "exact-ortRNN": made(2, 9, 9, 9)}},
             {**group, "methods": {"affine": made(1), "exact-ortRNN": made(9)}},
-            {"task": "swimmer15", "hidden": 0, "methods": {"affine": made(4)}},
+            {**group, "task": "swimmer15", "hidden": 0, "methods": {"affine": made(4)}},
         ],
     }
     text = RL.verdict(found)
     assert "stoch-ortRNN 6 (5 to 7), vanRNN 2 (1 to 3); every seed of stoch-ortRNN is" in text
     assert "the seeds of exact-ortRNN and vanRNN overlap" in text
     assert "affine 1 (1 to 1); fewer than 4 seeds rank nothing" in text
-    assert text.endswith("swimmer15: affine 4 (4 to 4).")
+    assert text.endswith("swimmer15, after 9 generations: affine 4 (4 to 4).")
     rows = [{"step": n, "rho": {"2": 2.0 + n, "4": 1.0}} for n in range(2)]
     found["groups"].append(
-        {"task": "Humanoid", "hidden": 8, "methods": {"stoch-ortRNN": [{"score": 1, "rho": rows}]}}
+        {**group, "hidden": 8, "methods": {"stoch-ortRNN": [{"score": 1, "rho": rows}]}}
     )
     assert RL.verdict(found).endswith(
         "Along stoch-ortRNN on Humanoid, h = 8, rho changes (largest over least value at most "
@@ -211,6 +211,22 @@ def test_each_method_has_a_video_of_its_best_seed_and_affine_stands_beside_every
     }
 
 
+def test_an_affine_policy_is_drawn_with_those_of_every_size():
+    methods = {"vanRNN": [{"curve": [1.0, 2.0]}]}, {"affine": [{"curve": [0.0, 1.0]}]}
+    tasks = [("Walker2d", 9), ("Walker2d", 0), ("Walker2d", 5), ("Humanoid", 0)]
+    groups = [{"task": t, "hidden": h, "methods": methods[h == 0]} for t, h in tasks]
+    (figure,) = RL.figures({"groups": groups})
+    canvas = Canvas()
+    figure.draw(canvas)
+    assert {
+        axis.get_title(): [line.get_label() for line in axis.lines] for axis in canvas.axes
+    } == {
+        "Walker2d, h = 9": ["vanRNN", "affine"],
+        "Walker2d, h = 5": ["vanRNN", "affine"],
+        "Humanoid": ["affine"],
+    }
+
+
 @pytest.mark.bad_input
 def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path):
     words = ("reproduce", "rl", "--out", tmp_path)
@@ -225,6 +241,8 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
         ("--rho-every", -1, "--rho-every must be at least 0: got -1."),
         ("--update-sizes", 1, "--update-sizes must be at least 2: got 1."),
         ("--workers", -1, "--workers must be at least 0: got -1."),
+        ("--train-horizon", 0, "--train-horizon must be at least 1: got 0."),
+        ("--train-horizon", 9, "--train-horizon belongs to --backend mjx: got --backend proc"),
         ("--address", "auto", "--address belongs to --workers ray: got --workers 0."),
         ("--task", None, "at least one task, method, hidden size and seed: got none."),
     ]:

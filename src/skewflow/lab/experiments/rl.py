@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, Literal
 
 from ...es import EvolutionStrategy, LocalWorkers, Moments, Workers
+from ..environment import version
 from ..experiment import Experiment, Figure, Table, Timing, Video
 from ..files import RunError, write_bytes
 from ..rl.jobs import Job, Trainee
@@ -70,6 +71,8 @@ class RLConfig:
     environments, by worker processes."""
     batch: int = 8192
     """Episodes that MJX simulates at once: as many jobs as fit advance together."""
+    train_horizon: int | None = None
+    """Longest episode of training on MJX, if it is shorter than the horizon, that of scores."""
     workers: int | Literal["ray"] = 0
     """Processes that simulate, 0 for one on each core; or "ray". The results are the same."""
     address: str | None = None
@@ -93,14 +96,25 @@ def _lots(config: RLConfig) -> dict[str, list[Job]]:
     jobs = _jobs(config)
     if config.backend != "mjx":
         return {job.cell: [job] for job in jobs}
-    episodes = 2 * config.num_directions * config.num_evaluations
-    many = max(1, config.batch // episodes)
+    many = max(1, config.batch // _num_episodes(config))
     lots = {}
     for task in config.task:
         own = sorted((job for job in jobs if job.task == task), key=lambda job: job.seed)
         for n, at in enumerate(range(0, len(own), many)):
             lots[f"{task},lot={n}"] = own[at : at + many]
     return lots
+
+
+def _num_episodes(config: RLConfig) -> int:
+    """Of one job in one generation."""
+    return 2 * config.num_directions * config.num_evaluations
+
+
+def _episodes_by_cell(config: RLConfig) -> dict[str, int]:
+    """How many MJX simulates at once."""
+    if config.backend != "mjx":
+        return {}
+    return {cell: len(jobs) * _num_episodes(config) for cell, jobs in _lots(config).items()}
 
 
 def _updates_by_cell(config: RLConfig) -> dict[str, int]:
@@ -160,6 +174,16 @@ class RL(Experiment[RLConfig]):
         absent = missing_simulators()
         return f"needs {' and '.join(absent)}: pip install 'skewflow[rl]'" if absent else None
 
+    def environment(self, config: RLConfig) -> dict[str, str]:
+        """The simulators; with MJX also JAX, and the device that it uses."""
+        if config.backend != "mjx":
+            return {name: version(name) for name in ("mujoco", "gymnasium", "dm_control")}
+        import jax
+
+        packages = ("mujoco", "gymnasium", "dm_control", "mujoco-mjx", "jax")
+        used = {name: version(name) for name in packages}
+        return {"simulates on": jax.devices()[0].device_kind, **used}
+
     def cells(self, config: RLConfig) -> Sequence[str]:
         """Task, method, size and seed; and the sizes whose update is timed."""
         require_simulators()
@@ -192,16 +216,23 @@ class RL(Experiment[RLConfig]):
         for job in _jobs(config):
             methods = groups.setdefault((job.task, job.hidden), {})
             methods.setdefault(job.label, []).append({"cell": job.cell, **runs[job.cell]})
-        return {
+        shared = {
             "generations": config.generations,
             "horizon": config.horizon,
             "num_scores": config.num_scores,
+        }
+        return {
             "updates": _updates_by_cell(config),
+            "lots": _episodes_by_cell(config),
             "groups": [
-                {"task": task, "hidden": hidden, "methods": methods}
+                {"task": task, "hidden": hidden, **shared, "methods": methods}
                 for (task, hidden), methods in groups.items()
             ],
         }
+
+    def merge(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Of runs of different tasks or sizes."""
+        return rl_report.merge(parts)
 
     def verdict(self, results: Mapping[str, Any]) -> str:
         """The mean of each method, and whether seeds differ more than methods do."""
@@ -264,11 +295,11 @@ def _check(config: RLConfig) -> None:
     """Every number is one that a run can be made with."""
     least = {"generations": 1, "num_directions": 1, "num_evaluations": 1, "horizon": 1}
     least |= {"num_scores": 1, "hidden": 2, "project_every": 1, "seeds": 0, "workers": 0}
-    least |= {"rho_every": 0, "update_sizes": 2, "batch": 1}
+    least |= {"rho_every": 0, "update_sizes": 2, "batch": 1, "train_horizon": 1}
     for name, bound in least.items():
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if number != "ray" and number < bound:
+            if number not in ("ray", None) and number < bound:
                 flag = name.replace("_", "-")
                 raise RunError(f"--{flag} must be at least {bound}: got {number}.")
     for name in ("sigma", "lr", "orthogonal_lr"):
@@ -279,6 +310,8 @@ def _check(config: RLConfig) -> None:
         require_ray()
     elif config.address is not None:
         raise RunError(f"--address belongs to --workers ray: got --workers {config.workers}.")
+    if config.train_horizon is not None and config.backend != "mjx":
+        raise RunError(f"--train-horizon belongs to --backend mjx: got --backend {config.backend}.")
     if config.videos:
         renderer()  # before hours of training
     if not _jobs(config):

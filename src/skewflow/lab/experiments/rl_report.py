@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..experiment import Figure, Table, Timing, Video
+from ..experiment import Figure, Table, Timing, Value, Video
+from ..files import RunError
 from . import _balance, _updates
 
 if TYPE_CHECKING:
@@ -26,15 +27,15 @@ def verdict(results: Mapping[str, Any]) -> str:
             f"{max(scores[label]):.0f})"
             for label in ranked
         )
-        told.append(f"{_place(group)}: {listed}{_apart(ranked, scores)}")
+        told.append(
+            f"{_place(group)}, after {group['generations']} generations: "
+            f"{listed}{_apart(ranked, scores)}"
+        )
     told += [
         f"Along stoch-ortRNN on {_place(group)}, {_balance.verdict(sizes)}"
         for group, sizes in _balances(results)
     ]
-    return (
-        f"Mean return of the last policy after {results['generations']} generations, with the "
-        f"least and largest seed. {'. '.join(told)}."
-    )
+    return f"Mean return of the last policy, with the least and largest seed. {'. '.join(told)}."
 
 
 def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
@@ -51,6 +52,9 @@ def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
                     group["hidden"] or None,
                     label,
                     len(runs),
+                    group["generations"],
+                    group["num_scores"],
+                    group["horizon"],
                     fmean(scores),
                     min(scores),
                     max(scores),
@@ -62,14 +66,17 @@ def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
     shown = [
         Table(
             "returns",
-            f"Returns of the last policy, mean of {results['num_scores']} episodes of at most "
-            f"{results['horizon']} steps, after {results['generations']} generations. The "
-            "paper has curves only. Drift is the largest ||W^T W - I||_F / sqrt(d) of the run.",
+            "Returns of the last policy in the original environment, over episodes of at most so "
+            "many steps; mean, least and largest seed. The paper has curves only. Drift is the "
+            "largest ||W^T W - I||_F / sqrt(d) of the run.",
             (
                 "task",
                 "hidden",
                 "method",
                 "seeds",
+                "generations",
+                "episodes",
+                "longest",
                 "mean return",
                 "least",
                 "largest",
@@ -82,35 +89,78 @@ def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
     ]
     if results.get("updates"):
         shown.append(_updates.table(results["updates"], timing))
+    if results.get("lots"):
+        shown.append(_throughput(results["lots"], timing))
     if balances := _balances(results):
         named = [((group["task"], group["hidden"]), sizes) for group, sizes in balances]
         shown.append(_balance.table(named, ("task", "d")))
     return shown
 
 
+def _throughput(lots: Mapping[str, int], timing: Timing) -> Table:
+    rows: list[tuple[Value, ...]] = []
+    for cell, episodes in lots.items():
+        clock = timing.get(cell, {})
+        steps = clock.get("steps", 0)
+        rates = [
+            steps / clock[name] if clock.get(name) else None
+            for name in ("rollout seconds", "generation seconds")
+        ]
+        rows.append((cell, episodes, round(steps), *rates, clock.get("seconds")))
+    return Table(
+        "throughput",
+        "Steps of the environment per second: of rollouts, draws included; and of whole "
+        "generations, with scores, optimiser steps and files. Only steps of episodes that were "
+        "not over count, and the first generation of each start, which is compiled, does not.",
+        ("cell", "episodes at once", "steps", "rollout steps/s", "steps/s", "seconds in all"),
+        tuple(rows),
+    )
+
+
+def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The results of runs of different tasks or sizes as one.
+
+    Raises:
+        RunError: If two of them hold the same.
+    """
+    merged: dict[str, Any] = {"updates": {}, "lots": {}, "groups": []}
+    for part in parts:
+        for name in ("updates", "lots"):
+            merged[name] |= part[name]
+        merged["groups"] += part["groups"]
+    places = [_place(group) for group in merged["groups"]]
+    for place in places:
+        if places.count(place) > 1:
+            raise RunError(
+                f"runs that are collected must differ in task or size: {place} is in two of them. "
+                "Leave one out."
+            )
+    return merged
+
+
 def figures(results: Mapping[str, Any]) -> list[Figure]:
     """A panel for each task and size: the mean of the seeds, and their range. And rho."""
-    groups = results["groups"]
-    columns = min(3, len(groups))
-    height = -(-len(groups) // columns)
+    panels = _panels(results["groups"])
+    columns = min(3, len(panels))
+    height = -(-len(panels) // columns)
 
     def draw(canvas: "Canvas") -> None:
         axes = canvas.subplots(height, columns, squeeze=False).ravel()
-        for axis in axes[len(groups) :]:
+        for axis in axes[len(panels) :]:
             axis.set_axis_off()
-        for axis, group in zip(axes, groups, strict=False):
-            for n, (label, runs) in enumerate(group["methods"].items()):
+        for axis, (title, methods) in zip(axes, panels.items(), strict=False):
+            for n, (label, runs) in enumerate(methods.items()):
                 seeds = list(zip(*(run["curve"] for run in runs), strict=True))
                 at = range(len(seeds))
                 axis.plot(at, [fmean(s) for s in seeds], color=f"C{n}", label=label)
                 low, high = [min(s) for s in seeds], [max(s) for s in seeds]
                 axis.fill_between(at, low, high, color=f"C{n}", alpha=0.2, linewidth=0)
-            axis.set(title=_place(group), xlabel="generation", ylabel="return")
+            axis.set(title=title, xlabel="generation", ylabel="return")
             axis.legend(fontsize="small")
 
     caption = (
-        "Return of the unperturbed policy in each generation: mean of the seeds, and their "
-        "range shaded."
+        "Return of the unperturbed policy in the original environment, in each generation: mean "
+        "of the seeds, and their range shaded."
     )
     shown = [Figure("curves", caption, draw, (3.2 * columns + 1.0, 3.0 * height + 0.6))]
     for group, sizes in _balances(results):
@@ -144,6 +194,17 @@ def casts(results: Mapping[str, Any]) -> list[tuple[Video, list[tuple[str, str]]
             caption = f"{_place(group)}: the best policy of each method, the same instant of each."
             found.append((Video(f"{_file(group)}-all", caption), cast))
     return found
+
+
+def _panels(groups: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The methods that are drawn together; an affine policy is drawn with those of every size."""
+    plain = {group["task"]: group["methods"] for group in groups if not group["hidden"]}
+    sized = {group["task"] for group in groups if group["hidden"]}
+    return {
+        _place(group): {**group["methods"], **(plain.get(group["task"], {}))}
+        for group in groups
+        if group["hidden"] or group["task"] not in sized
+    }
 
 
 def _balances(results: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[dict[str, Any]]]]:

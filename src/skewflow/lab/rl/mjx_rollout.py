@@ -82,11 +82,10 @@ class Batch:
 
     Args:
         simulation: The task.
-        horizon: Longest episode.
     """
 
-    def __init__(self, simulation: Simulation, horizon: int) -> None:
-        self.simulation, self.horizon = simulation, horizon
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
         self._advance = jax.jit(partial(_advance, simulation), donate_argnames="episodes")
 
     def evaluate(
@@ -107,7 +106,7 @@ class Batch:
         starts = [self._starts(generations[j]) for j in flat]
         shift = _shift([generations[j] for j in flat], starts)
         per = 2 * _num_directions(generations[0])
-        cap = np.repeat([min(caps[j], self.horizon) for j in flat], per * len(starts[0]))
+        cap = np.repeat([caps[j] for j in flat], per * len(starts[0]))
         some = [[generations[j] for j in lot] for lot in order]
         points = tuple(_points(lot) for lot in some)
         episodes = self._begin(starts, points, per)

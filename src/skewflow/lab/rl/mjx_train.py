@@ -46,7 +46,8 @@ def train(
     device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
     trainees = [Trainee(config, job, MjxStrategy, device) for job in jobs]
     strategies = [trainee.strategy for trainee in trainees]
-    caps = [config.horizon] * len(jobs)
+    longest = min(config.train_horizon or config.horizon, config.horizon)
+    caps = [longest] * len(jobs)
     clock = {"steps": 0.0, "rollout seconds": 0.0, "generation seconds": 0.0}
     state = run.load(cell)
     if state is not None:
@@ -54,7 +55,7 @@ def train(
             trainee.load_state_dict(saved)
         caps, clock = state["caps"], state["clock"]
     simulation = simulate(jobs[0].task)
-    batch, compiled = Batch(simulation, config.horizon), False
+    batch, compiled = Batch(simulation), False
 
     def on_chunk(part: float) -> None:
         run.progress((strategies[0].generation + part) / config.generations)
@@ -73,7 +74,7 @@ def train(
                     row = trainee.tell(outcomes, cap=caps[j], broken=found[j].broken)
                     run.metric(cell, job=trainee.job.cell, **row)
                     if simulation.ends:
-                        caps[j] = min(max(CHUNK, round(CAP * found[j].length)), config.horizon)
+                        caps[j] = min(max(CHUNK, round(CAP * found[j].length)), longest)
                 if compiled:  # the first generation of a process waits for the compiler
                     clock["steps"] += float(sum(returned.steps.sum() for returned in found))
                     clock["rollout seconds"] += rolled
