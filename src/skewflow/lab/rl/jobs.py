@@ -10,7 +10,7 @@ from torch import nn
 from ...es import EvolutionStrategy, Outcome
 from ..methods import relative_error
 from ..seeds import spawn
-from .methods import ORTHOGONAL, Method, after_step, optimizers, start
+from .methods import FREE, Method, after_step, optimizers, start
 from .tasks import TaskName
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Trainee(Generic[Strategy]):
         """Take one step, and project if it is time to; the generation in numbers."""
         job, record = self.job, self.strategy.tell(outcomes)
         after_step(self.params, job.method, self.strategy.generation, job.project_every)
-        drift = relative_error(self.params["W"]) if job.method in ORTHOGONAL else None
+        drift = None if job.method in FREE else relative_error(self.params["W"])
         self._curve.append({**asdict(record), "drift": drift, **measured})
         return self._curve[-1]
 

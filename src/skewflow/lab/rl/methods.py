@@ -15,6 +15,8 @@ Method = Literal["stoch-ortRNN", "exact-ortRNN", "vanRNN", "ortinit-vanRNN", "af
 """The paper's names; the policy of the last has no state."""
 
 ORTHOGONAL = ("stoch-ortRNN", "exact-ortRNN")
+FREE = ("vanRNN", "affine")
+"""Without an orthogonal matrix; that of ortinit-vanRNN is orthogonal now and then."""
 
 
 def start(
