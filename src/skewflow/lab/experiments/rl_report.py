@@ -68,7 +68,8 @@ def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
             "returns",
             "Returns of the last policy in the original environment, over episodes of at most so "
             "many steps; mean, least and largest seed. The paper has curves only. Drift is the "
-            "largest ||W^T W - I||_F / sqrt(d) of the run, with ortinit-vanRNN between projections.",
+            "largest ||W^T W - I||_F / sqrt(d) of the run; ortinit-vanRNN drifts between its "
+            "projections.",
             (
                 "task",
                 "hidden",
