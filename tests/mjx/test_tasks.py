@@ -1,5 +1,7 @@
 """The tasks in JAX against the environments they are written after, in double precision."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,30 @@ def test_a_faster_task_is_that_of_an_environment_with_its_model(double, monkeypa
     assert model.opt.integrator != own
     compare(simulation, environment, 1e-8, SEEDS[name])
     simulation.close()
+    environment.close()
+
+
+@pytest.mark.parametrize("name", ["Humanoid", "Walker2d"])
+def test_what_the_faster_task_lets_through_the_floor_never_reaches_it(name):
+    """In the original environment, over episodes of held random actions of all sizes."""
+    environment, rng = tasks.make(name), np.random.default_rng(0)
+    model, data, _ = mjx_tasks.simulator(environment)
+    cheaper = copy(model)
+    mjx_tasks._SIMULATIONS[name].speed_up(cheaper)
+    left = {i for i in range(model.ngeom) if cheaper.geom_contype[i]}
+    assert len(left) == 4
+    floor, touched = model.geom("floor").id, set()
+    for seed in range(60):
+        environment.reset(seed)
+        size, held, over, t = rng.uniform(), rng.integers(1, 12), False, 0
+        while not over and t < 200:
+            if t % held == 0:
+                action = size * rng.uniform(environment.low, environment.high)
+            _, _, over = environment.step(action)
+            pairs = data.contact.geom[: data.ncon].tolist()
+            touched |= {max(pair) for pair in pairs if min(pair) == floor}
+            t += 1
+    assert touched and touched <= left
     environment.close()
 
 
