@@ -111,8 +111,8 @@ def _throughput(lots: Mapping[str, int], timing: Timing) -> Table:
     return Table(
         "throughput",
         "Steps of the environment per second: of rollouts, draws included; and of whole "
-        "generations, with scores, optimiser steps and files. Only steps of episodes that were "
-        "not over count, and the first generation of each start, which is compiled, does not.",
+        "generations, with scores and optimiser steps. Only steps of episodes that were not over "
+        "count, and the first generation of each start, which is compiled, does not.",
         ("cell", "episodes at once", "steps", "rollout steps/s", "steps/s", "seconds in all"),
         tuple(rows),
     )
