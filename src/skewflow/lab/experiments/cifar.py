@@ -53,7 +53,7 @@ class CifarConfig:
     """Images in a batch."""
     epochs: int = 100
     """Of the runs that are reported; learning rates drop tenfold at 3/9, 6/9 and 8/9 of them."""
-    search_epochs: int = 4
+    search_epochs: int = 3
     """Of each setting of the search, without drops."""
     shift: float = 1.25
     """Bias of every batch norm at the start."""
