@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,13 +18,19 @@ ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
 
 
 def check_machine(device: str, rounds: int, out: Path) -> None:
-    """Refuse a device that is not there, no rounds at all, and a file in the folder's place."""
+    """Refuse a device that is not there, no rounds at all, and a folder that takes no files."""
     check_device(device)
     if rounds < 1:
         raise RunError(f"--rounds must be at least 1: got {rounds}.")
-    there = next(path for path in (out, *out.parents) if path.exists())
-    if not there.is_dir():
-        raise RunError(f"--out must be a folder: got {out}, and {there} is a file. Name another.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise RunError(
+            f"--out must be a folder that can be written to: got {out} ({error.strerror}). Name "
+            "another."
+        ) from error
 
 
 def why_not(error: Exception) -> str:
