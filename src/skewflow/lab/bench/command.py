@@ -22,14 +22,14 @@ def check_machine(device: str, rounds: int, out: Path) -> None:
     check_device(device)
     if rounds < 1:
         raise RunError(f"--rounds must be at least 1: got {rounds}.")
+    there = next(path for path in (out, *out.parents) if path.exists())
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=out):
+        with TemporaryFile(dir=there):  # which leaves no trace
             pass
     except OSError as error:
         raise RunError(
-            f"--out must be a folder that can be written to: got {out} ({error.strerror}). Name "
-            "another."
+            f"--out must be a folder that can be written to: got {out} "
+            f"({there}: {error.strerror}). Name another."
         ) from error
 
 
