@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ def sphere(params):
 
 def nan(params):
     return float("nan")
+
+
+def leaves(params):
+    sys.exit(3)
 
 
 def cracked(params):

@@ -194,6 +194,7 @@ def test_an_error_of_the_objective_is_raised(objective, error, text):
     "objective, error, text",
     [
         WRONG[-1],
+        (objectives.leaves, RuntimeError, r"must return a number: it called sys.exit\(3\)"),
         (objectives.Unloadable(), ImportError, "no module named simulator"),
         (
             objectives.DeadOnArrival(),
@@ -201,7 +202,7 @@ def test_an_error_of_the_objective_is_raised(objective, error, text):
             r"3 in a row died before they were \(exit code 3\)",
         ),
     ],
-    ids=["raises", "import", "dead"],
+    ids=["raises", "leaves", "import", "dead"],
 )
 def test_an_error_in_a_worker_is_raised_here(objective, error, text):
     with LocalWorkers(objective, 1) as workers, pytest.raises(error, match=text) as caught:

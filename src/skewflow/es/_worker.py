@@ -48,6 +48,9 @@ def answer(objective: Objective, generation: Generation, task: Task) -> tuple[An
     """What goes back for a task: ("done", outcome), or ("raised", error, traceback)."""
     try:
         return "done", generation.evaluate(objective, task)
+    except SystemExit as ended:
+        rule = f"an evaluation must return a number: it called sys.exit({ended.code!r})."
+        return "raised", RuntimeError(rule), "".join(traceback.format_exception(ended))
     except Exception as error:
         return "raised", *portable(error)
 
