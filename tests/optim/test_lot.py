@@ -8,7 +8,7 @@ from helpers import randn
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry.matrices import MatrixView
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowSGD
+from skewflow.optim import FlowAdam, FlowSGD
 from skewflow.optim._lot import Lot
 from skewflow.optim._weights import Weight
 
@@ -55,3 +55,34 @@ def test_a_weight_whose_direction_is_not_finite_stays_and_is_reported(shape, ski
         with pytest.raises(NonFiniteGradientError, match="gradient of weight 1, weight 2 must be"):
             lot.complain()
         lot.complain()  # once
+
+
+@pytest.mark.parametrize("flow", [FlowSGD, FlowAdam])
+@pytest.mark.parametrize("shape", [(9, 9), (9, 4), (4, 9)], ids=str)
+def test_an_exact_step_keeps_the_tangent_part_of_the_momentum(flow, shape, generator):
+    p = nn.Parameter(orthogonal_(torch.empty(shape, dtype=torch.float64), generator=generator))
+    options = {"momentum": 0.9} if flow is FlowSGD else {}
+    optimizer = flow([p], lr=0.1, block_size="dense", **options)
+    view = MatrixView.of(p)
+    for _ in range(3):
+        X = view(p.detach()).clone()
+        p.grad = randn(*shape, generator=generator)
+        optimizer.step()
+        M = view(optimizer.state[p]["momentum_buffer"])
+        assert M.norm() > 0.1 and (X.mT @ M + M.mT @ X).abs().max() < 1e-14
+
+
+@pytest.mark.parametrize("d, k", [(64, 6), (12, 12)])
+def test_momentum_finds_the_leading_vectors_of_a_matrix(d, k, generator):
+    values = torch.linspace(1, 0, d, dtype=torch.float64)
+    Q = orthogonal_(torch.empty(d, d, dtype=torch.float64), generator=generator)
+    C, weights = Q @ values.diag() @ Q.mT, torch.linspace(1, 0.2, k, dtype=torch.float64)
+    p = nn.Parameter(orthogonal_(torch.empty(d, k, dtype=torch.float64), generator=generator))
+    optimizer = FlowSGD([p], lr=0.5, momentum=0.9, block_size="dense")
+    for _ in range(400):
+        optimizer.zero_grad()
+        loss = -(p * (C @ p) * weights).sum()
+        loss.backward()
+        optimizer.step()
+    gap = loss.item() + (values[:k] * weights).sum().item()
+    assert gap < 1e-9  # 0.05 and 0.6 with the normal part

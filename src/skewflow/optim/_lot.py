@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteGradientError
+from ..geometry import tangent_project
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update, direction
 from ._dense import dense_step
@@ -85,6 +86,9 @@ class Lot:
             buffers = [weight.view(state["momentum_buffer"]) for weight, state in members]
             M = _batch(buffers)
         D, new = direction(G.to(X.dtype), M, update)
+        if new is not None:
+            # The normal part gives no force here, but from the next point's view it would.
+            new = tangent_project(X, new)
         finite = None
         if X.device.type == "cuda":  # elsewhere the gradients were looked at before the step
             D, new, finite = self._without_nonfinite(D, new, M)

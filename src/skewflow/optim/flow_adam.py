@@ -15,9 +15,9 @@ from ._weights import Weight
 class FlowAdam(Flow):
     r"""Adam whose steps stay on O(d), SO(d) or ST(d, k).
 
-    The first moment M lives in the ambient space and gives the generator
-    $\Omega = M X^\top - X M^\top$. The second moment is one number v a row, the running mean of the
-    squares of its gradient, and divides the generator plane by plane:
+    The first moment M lives in the ambient space, after an exact step in the tangent space, and
+    gives the generator $\Omega = M X^\top - X M^\top$. The second moment is one number v a row,
+    the running mean of the squares of its gradient, and divides the generator plane by plane:
     $\Omega_{ij} / \sqrt{(v_i + v_j)/2}$. The quotient is skew and vanishes only where $\Omega$
     does, so the stationary points are those of the loss; dividing M itself, row by row or element
     by element, moves them (`benchmarks/second_moment.py` has the comparison). A dense step of a

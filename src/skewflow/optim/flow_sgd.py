@@ -20,7 +20,8 @@ class FlowSGD(Flow):
     $X \leftarrow \prod_B \exp(-lr\,\hat\Omega_B) X$. The weight $\frac{d-1}{s-1}$ of the estimate
     is part of the step, so a small block turns by a large angle: compare block sizes at equal
     $lr\frac{d-1}{s-1}$. The momentum $M \leftarrow \mu M + G$ lives in the ambient space, as in
-    `torch.optim.SGD`, and is projected when it is used.
+    `torch.optim.SGD`, and is projected when it is used; an exact step keeps its tangent part only,
+    since the normal part of old gradients holds a moving point back.
 
     Args:
         params: Orthogonal weights, or groups of them: tall (orthonormal columns), wide (orthonormal
