@@ -20,6 +20,7 @@ def main() -> None:
     from ..errors import SkewflowError
     from . import reproduce
     from .bench import step, training
+    from .bench.quality.experiment import Quality
     from .collect import collect
     from .demo import demo
     from .report.command import report
@@ -27,6 +28,8 @@ def main() -> None:
     bench = tyro.extras.SubcommandApp()
     bench.command(name="step")(step.main)
     bench.command(name="training")(training.main)
+    quality = Quality()
+    bench.command(name="quality", help=quality.title)(reproduce.command(quality, sys.argv[1:]))
 
     app = tyro.extras.SubcommandApp()
     app.command(bench, name="bench", help="Measure what something costs, against its rivals.")

@@ -67,6 +67,8 @@ class Experiment(ABC, Generic[Config]):
     """"quick" takes seconds, "paper" the settings that we record."""
     preset_help: str = '"quick" takes seconds, "paper" minutes.'
     """How long the presets take, for the help text."""
+    group: str = "reproduce"
+    """The subcommand of `skewflow` that it stands under."""
     local: frozenset[str] = frozenset()
     """Settings that say how a run is done and not what comes out: they are not recorded, and a
     resumed run may have others."""

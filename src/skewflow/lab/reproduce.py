@@ -28,16 +28,14 @@ from .run import Run
 
 OF_THE_MACHINE = ("data", "device", "precision")
 """Options whose default may be the machine's, so that a recorded command names them always."""
-PRESETS = ("ci", "quick", "paper")
+PRESETS = ("ci", "quick", "cpu", "paper")
 
 
 def app(args: Sequence[str]) -> tyro.extras.SubcommandApp:
     """The subcommands, one for each experiment; `args` is looked at for the preset."""
     group = tyro.extras.SubcommandApp()
     for experiment in EXPERIMENTS.values():
-        group.command(name=experiment.name, help=experiment.title)(
-            _command(experiment, _preset(args))
-        )
+        group.command(name=experiment.name, help=experiment.title)(command(experiment, args))
     return group
 
 
@@ -98,7 +96,7 @@ def execute(
 
 def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
     """The command that makes this run: the preset and the fields that differ from it."""
-    words = ["skewflow", "reproduce", experiment.name, "--preset", preset]
+    words = ["skewflow", experiment.group, experiment.name, "--preset", preset]
     base = experiment.presets[preset]
     for field in fields(config):
         value = getattr(config, field.name)
@@ -114,8 +112,9 @@ def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
     return " ".join(words)
 
 
-def _command(experiment: Experiment[Any], preset: str) -> Callable[..., None]:
-    """The function behind one subcommand, its defaults those of the preset."""
+def command(experiment: Experiment[Any], args: Sequence[str]) -> Callable[..., None]:
+    """The function behind one subcommand, its defaults those of the preset that `args` name."""
+    preset = _preset(args)
     if preset not in experiment.presets:
         preset = "quick"  # the command line names the preset of another experiment, or a wrong one
     settings = experiment.presets[preset]

@@ -94,23 +94,38 @@ def in_turn(update: Update) -> Make:
     return made
 
 
-def geoopt(matrices: Sequence[Tensor], lr: float, momentum: float = 0.0) -> torch.optim.Optimizer:
-    """RiemannianSGD of geoopt on its default, canonical Stiefel manifold, of tall matrices."""
-    from geoopt import ManifoldParameter, Stiefel
-    from geoopt.optim import RiemannianSGD
+def geoopt(
+    matrices: Sequence[Tensor],
+    lr: float,
+    momentum: float = 0.0,
+    *,
+    adam: bool = False,
+    canonical: bool = True,
+) -> torch.optim.Optimizer:
+    """RiemannianSGD or RiemannianAdam of geoopt, of tall matrices.
 
-    points = [ManifoldParameter(X, manifold=Stiefel()) for X in matrices]
-    made: torch.optim.Optimizer = RiemannianSGD(points, lr=lr, momentum=momentum)
+    Its canonical Stiefel manifold, the default, is retracted by a (d, d) solve, the other by QR.
+    """
+    from geoopt import ManifoldParameter, Stiefel
+    from geoopt.optim import RiemannianAdam, RiemannianSGD
+
+    points = [ManifoldParameter(X, manifold=Stiefel(canonical=canonical)) for X in matrices]
+    made: torch.optim.Optimizer = (
+        RiemannianAdam(points, lr=lr) if adam else RiemannianSGD(points, lr=lr, momentum=momentum)
+    )
     return made
 
 
-def pogo(matrices: Sequence[Tensor], lr: float, momentum: float = 0.0) -> torch.optim.Optimizer:
-    """POGO of pogo-torch with its SGD base, of tall matrices."""
+def pogo(
+    matrices: Sequence[Tensor], lr: float, momentum: float = 0.0, *, adam: bool = False
+) -> torch.optim.Optimizer:
+    """POGO of pogo-torch with its SGD or its VectorAdam base, of tall matrices or batches."""
     from pogo import POGO, base
 
     points = [nn.Parameter(X) for X in matrices]
-    options: dict[str, Any] = {"flatten_fn": lambda x: x.unsqueeze(0), "rows": False}
-    made: torch.optim.Optimizer = POGO(points, base.SGD(momentum), lr=lr, **options)
+    options: dict[str, Any] = {"flatten_fn": _batched, "rows": False}
+    how = base.VectorAdam() if adam else base.SGD(momentum)
+    made: torch.optim.Optimizer = POGO(points, how, lr=lr, **options)
     return made
 
 
@@ -191,6 +206,10 @@ def _tall(params: Sequence[nn.Parameter]) -> list[Tensor]:
 
 def _tall_gradients(params: Sequence[nn.Parameter]) -> list[Tensor]:
     return [as_matrices(p.grad)[0] for p in params if p.grad is not None]
+
+
+def _batched(X: Tensor) -> Tensor:
+    return X if X.ndim > 2 else X.unsqueeze(0)
 
 
 def _plus_identity(A: Tensor, factor: float = 1.0) -> Tensor:

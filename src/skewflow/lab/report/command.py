@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import tyro
 
-from ..experiment import Video
+from ..bench.quality.experiment import Quality
+from ..experiment import Experiment, Video
 from ..experiments import EXPERIMENTS
 from ..files import RunError, read_json, read_object, write_atomically
 from .assets import to_svg, to_text
 
 HERE = Path(__file__).parent
+SHOWN: dict[str, Experiment[Any]] = {**EXPERIMENTS, Quality.name: Quality()}
+"""What the page knows: the experiments, and the benchmark that is run as one."""
 SUMMARY = {
     "experiment": str,
     "preset": str,
@@ -60,7 +63,7 @@ def build(runs: Path) -> str:
             "Make one with `skewflow reproduce NAME`."
         )
     sections = [_section(folder) for folder in folders]
-    sections.sort(key=lambda section: (list(EXPERIMENTS).index(section["name"]), section["path"]))
+    sections.sort(key=lambda section: (list(SHOWN).index(section["name"]), section["path"]))
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -73,12 +76,12 @@ def _section(folder: Path) -> dict[str, Any]:
     """What the page shows of one run."""
     summary = read_object(folder / "summary.json", **SUMMARY)
     name = summary["experiment"]
-    if name not in EXPERIMENTS:
+    if name not in SHOWN:
         raise RunError(
             f"{folder} holds a run of {name!r}, which this version does not know: it knows "
-            f"{', '.join(sorted(EXPERIMENTS))}. Leave that folder out."
+            f"{', '.join(sorted(SHOWN))}. Leave that folder out."
         )
-    experiment = EXPERIMENTS[name]
+    experiment = SHOWN[name]
     results, timing = summary["results"], _optional(folder / "timing.json", {})
     starts = _optional(folder / "environment.json", [])
     return {

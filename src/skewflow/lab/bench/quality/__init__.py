@@ -1,0 +1,1 @@
+"""`skewflow bench quality`: seconds to a gap, on problems that the rivals chose."""

@@ -1,0 +1,225 @@
+"""The suite as an experiment: a cell for each search, then one for the race of each problem."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+
+from ....geometry.precision import full_precision
+from ...environment import check_device
+from ...experiment import Experiment, Figure, Table, Timing
+from ...files import RunError
+from ...run import Run
+from . import report
+from .methods import METHODS
+from .problem import Problem, on_manifold
+from .race import (
+    LOOKS,
+    MOMENTA,
+    PROBE,
+    Racer,
+    Setting,
+    begin,
+    climb,
+    finalists,
+    gradient_ms,
+    peak_bytes,
+    race,
+    trial,
+    warm_up,
+)
+from .suite import SUITE, Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityConfig:
+    """Who races on what, where, and for how long."""
+
+    problems: tuple[str, ...] = tuple(SUITE)
+    """Problems; those of earlier parts of a run stay in its folder, so that a run can be made in
+    parts with --resume, and a last call without --problems gathers them."""
+    methods: tuple[str, ...] = tuple(METHODS)
+    """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense), and the rivals'."""
+    device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
+    """Where everything runs."""
+    size: Size = "full"
+    """The sizes of the problems' authors, or sizes for two cores."""
+    seconds: float | None = None
+    """Of each run in the race; those of the suite when omitted. A trial takes a quarter."""
+
+
+class Quality(Experiment[QualityConfig]):
+    """Each method searches its learning rate alone; then all race, in turn, from the same start.
+
+    Everything here is read off a clock, so that the summary of a second run is another one.
+    """
+
+    name = "quality"
+    group = "bench"
+    title = "Seconds to a gap, beside everything else that keeps matrices orthogonal"
+    paper = "Not in the paper: the problems are those of the rivals' papers and codes."
+    presets: Mapping[str, QualityConfig] = {
+        "quick": QualityConfig(device="cpu", size="reduced", seconds=0.1),
+        "cpu": QualityConfig(device="cpu", size="reduced"),
+        "paper": QualityConfig(device="cuda"),
+    }
+    preset_help = (
+        '"quick" takes two minutes on a CPU, "cpu" half an hour there, "paper" about 25 minutes '
+        "on a GPU."
+    )
+    local = frozenset({"problems"})
+
+    def cells(self, config: QualityConfig) -> Sequence[str]:
+        """For each problem the searches, then the race."""
+        check(config)
+        return [
+            name
+            for problem in config.problems
+            for name in (*(f"{problem}_{m}" for m in config.methods), f"{problem}_race")
+        ]
+
+    def run_cell(self, config: QualityConfig, cell: str, run: Run) -> dict[str, Any]:
+        """A search, or a race."""
+        name, _, what = cell.partition("_")
+        problem = _problem(name, config.size, config.device)
+        seconds = config.seconds or SUITE[name].budget(config.size)
+        with full_precision():
+            if what == "race":
+                return self._race(config, name, problem, seconds, run)
+            return _search(problem, what, PROBE * seconds, cell, run)
+
+    def _race(
+        self, config: QualityConfig, name: str, problem: Problem, seconds: float, run: Run
+    ) -> dict[str, Any]:
+        first, _ = on_manifold(problem.start())
+        assert first is not None
+        start = problem.fresh().loss(first)
+        runs: list[dict[str, Any]] = []
+        racers: list[Racer] = []
+        for method in config.methods:
+            found = run.result(f"{name}_{method}") or {}
+            if found["finalists"]:
+                warm_up(problem, METHODS[method])
+            for each in found["finalists"]:
+                racer = begin(problem, METHODS[method], Setting(each["exponent"], each["momentum"]))
+                runs.append({"method": method, **each})
+                if isinstance(racer, str):
+                    runs[-1] |= {"curve": [], "failure": racer}
+                else:
+                    runs[-1]["racer"] = racer
+                    racers.append(racer)
+        done, total = 0, LOOKS * max(1, len(racers))
+
+        def on_look() -> None:
+            nonlocal done
+            done += 1
+            run.progress(done / total)
+
+        race(racers, seconds, on_look)
+        for each in runs:
+            if "racer" in each:
+                each |= each.pop("racer").record()
+        return {
+            "shape": list(problem.shape),
+            "seconds": seconds,
+            "start": start,
+            "optimum": problem.optimum,
+            "floor": SUITE[name].floor,
+            "gradient_ms": gradient_ms(problem),
+            "runs": runs,
+        }
+
+    def summarise(
+        self, config: QualityConfig, cells: Mapping[str, dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Of each problem the target, and how each method came to it."""
+        return {
+            "device": config.device,
+            "problems": [
+                report.problem_summary(
+                    name,
+                    cells[f"{name}_race"],
+                    {m: cells[f"{name}_{m}"] for m in config.methods},
+                    [m for m in config.methods if METHODS[m].ours],
+                )
+                for name in config.problems
+            ],
+        }
+
+    def verdict(self, results: Mapping[str, Any]) -> str:
+        """How "auto" compares with the best rival, and with our other choices."""
+        return report.verdict(results)
+
+    def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
+        """The problems, and every cell."""
+        return report.tables(results)
+
+    def figures(self, results: Mapping[str, Any]) -> list[Figure]:
+        """Gap against seconds."""
+        return report.figures(results)
+
+
+def check(config: QualityConfig) -> None:
+    """Refuse what cannot run, before anything is written."""
+    check_device(config.device)
+    for flag, given, known in (
+        ("problems", config.problems, SUITE),
+        ("methods", config.methods, METHODS),
+    ):
+        wrong = [name for name in given if name not in known]
+        if wrong or not given:
+            raise RunError(
+                f"--{flag} must be some of {', '.join(known)}: got {', '.join(wrong) or 'none'}."
+            )
+    if config.seconds is not None and not config.seconds > 0:
+        raise RunError(f"--seconds must be positive: got {config.seconds}.")
+
+
+def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) -> dict[str, Any]:
+    """Try learning rates, with and without momentum; trials that are done are not done again."""
+    method = METHODS[name]
+    result: dict[str, Any] = {"excuse": method.excuse(problem), "trials": [], "finalists": []}
+    result |= {"peak_bytes": None}
+    if result["excuse"] is None:
+        result["excuse"] = warm_up(problem, method)
+    if result["excuse"] is not None:
+        return result
+    known: dict[str, float] = (run.load(cell) or {"scores": {}})["scores"]
+    scores: dict[Setting, float] = {}
+    momenta = MOMENTA if method.momentum else MOMENTA[:1]
+    for turn, momentum in enumerate(momenta):
+
+        def score(exponent: int, momentum: float = momentum, turn: int = turn) -> float:
+            key = f"{exponent} {momentum}"
+            if key not in known:
+                known[key] = trial(problem, method, Setting(exponent, momentum), seconds)
+                run.save(cell, {"scores": known})
+            part = len([k for k in known if k.endswith(f" {momentum}")]) / 6
+            run.progress((turn + min(part, 1)) / len(momenta))
+            return known[key]
+
+        scores |= {Setting(j, momentum): value for j, value in climb(score).items()}
+    result["peak_bytes"] = peak_bytes(problem, method)
+    result["trials"] = [_named(s, method, problem) | {"loss": _finite(scores[s])} for s in scores]
+    result["finalists"] = [_named(s, method, problem) for s in finalists(scores)]
+    if not result["finalists"]:
+        result["excuse"] = "lost at every learning rate that was tried"
+    return result
+
+
+def _named(setting: Setting, method: Any, problem: Problem) -> dict[str, float]:
+    lr = setting.lr(method, problem)
+    return {"exponent": setting.exponent, "momentum": setting.momentum, "lr": lr}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@lru_cache(maxsize=1)
+def _problem(name: str, size: Size, device: str) -> Problem:
+    """The cells of a problem come one after the other."""
+    return SUITE[name].make(size, device)

@@ -1,0 +1,196 @@
+"""Everybody in the race: each method makes a run of a problem from a learning rate.
+
+Learning rates are tried around a `base`, at which a method's first step turns the start by roughly
+a radian, so that the same search finds every method's best.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
+
+from ....optim import FlowSGD
+from ....optim._options import block_size_for
+from ..baselines import free_parameters, geoopt, pogo
+from ..peers import RSDM, CayleySGD, Landing
+from .problem import Problem
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A method at work on a problem.
+
+    Args:
+        step: Takes the step of a number: gradient, and move.
+        point: Where it is.
+    """
+
+    step: Callable[[int], None]
+    point: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to minimise.
+
+    Args:
+        make: The run of a problem with a learning rate and a momentum.
+        base: The middle of the learning rates for a problem.
+        ours: Whether it is FlowSGD.
+        momentum: Whether it has one.
+        package: What has to be installed.
+        fits: Whether it can take a problem.
+    """
+
+    make: Callable[[Problem, float, float], Runner]
+    base: Callable[[Problem], float] = lambda problem: 1.0
+    ours: bool = False
+    momentum: bool = False
+    package: str | None = None
+    fits: Callable[[Problem], bool] = lambda problem: True
+
+    def excuse(self, problem: Problem) -> str | None:
+        """Why it does not run, or None."""
+        if self.package is not None and find_spec(self.package) is None:
+            return f"{self.package} is not installed; pip install 'skewflow[peers]' brings it"
+        return None if self.fits(problem) else "not made for this problem"
+
+
+def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runner]:
+    """An optimiser that moves a tall matrix in place; `make(matrices, lr, momentum, problem)`."""
+
+    def made(problem: Problem, lr: float, momentum: float) -> Runner:
+        optimizer = make([problem.start()], lr, momentum, problem)
+        (p,) = optimizer.param_groups[0]["params"]
+
+        def step(number: int) -> None:
+            p.grad = problem.gradient(p.detach(), number)
+            optimizer.step()
+
+        return Runner(step, p.detach)
+
+    return made
+
+
+def flow(block_size: Any) -> Method:
+    """FlowSGD with a block size."""
+
+    def make(matrices: list[Tensor], lr: float, momentum: float, _: Problem) -> FlowSGD:
+        params = [nn.Parameter(X) for X in matrices]
+        return FlowSGD(params, lr, momentum=momentum, block_size=block_size)
+
+    def base(problem: Problem) -> float:
+        """The weight (d-1)/(s-1) is a part of the step, and a block's norm is sqrt(s/d) of all."""
+        d = problem.shape[-2]
+        s = block_size_for(block_size, d, problem.device)
+        return 1.0 if isinstance(s, str) else (s - 1) / (d - 1) * (d / s) ** 0.5
+
+    return Method(of_points(make), base, ours=True, momentum=True)
+
+
+def parametrised(
+    constrain: Callable[[nn.Module], object], adam: bool, package: str | None = None
+) -> Method:
+    """Adam or SGD on the free parameters behind an orthogonal matrix.
+
+    The weight is computed once a step, and the gradient is taken back through that.
+    """
+
+    def make(problem: Problem, lr: float, momentum: float) -> Runner:
+        layer = free_parameters(problem.start(), constrain)
+        optimizer: torch.optim.Optimizer
+        if adam:
+            optimizer = torch.optim.Adam(layer.parameters(), lr=lr)
+        else:
+            optimizer = torch.optim.SGD(layer.parameters(), lr=lr, momentum=momentum)
+
+        def step(number: int) -> None:
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                W: Any = layer.weight
+                W.backward(problem.gradient(W.detach(), number))
+            optimizer.step()
+
+        return Runner(step, lambda: layer.weight.detach())  # type: ignore[operator]
+
+    return Method(make, _adam_base if adam else _one, momentum=not adam, package=package)
+
+
+def _one(problem: Problem) -> float:
+    return 1.0
+
+
+def _adam_base(problem: Problem) -> float:
+    """Adam moves every entry by the rate, and a matrix of entries +-1 has a norm of sqrt(d)."""
+    return 0.1 / problem.shape[-2] ** 0.5
+
+
+def _vector_adam_base(problem: Problem) -> float:
+    """Some divide by the norm of the whole gradient: what is left has columns of 1 / sqrt(k)."""
+    return 0.1 * problem.shape[-1] ** 0.5
+
+
+def _geotorch(layer: nn.Module) -> None:
+    import geotorch
+
+    geotorch.orthogonal(layer, "weight")
+
+
+def _geoopt(adam: bool) -> Method:
+    """Its canonical manifold for square matrices; the one without (d, d) solves for thin ones."""
+
+    def make(matrices: list[Tensor], lr: float, momentum: float, problem: Problem) -> Any:
+        d, k = problem.shape[-2:]
+        return geoopt(matrices, lr, momentum, adam=adam, canonical=d == k)
+
+    return Method(
+        of_points(make), _vector_adam_base if adam else _one, momentum=not adam, package="geoopt"
+    )
+
+
+def _pogo(adam: bool) -> Method:
+    def make(matrices: list[Tensor], lr: float, momentum: float, _: Problem) -> Any:
+        return pogo(matrices, lr, momentum, adam=adam)
+
+    return Method(
+        of_points(make), _vector_adam_base if adam else _one, momentum=not adam, package="pogo"
+    )
+
+
+def _peer(make: Callable[..., torch.optim.Optimizer], momentum: bool, **options: Any) -> Method:
+    def made(matrices: list[Tensor], lr: float, mu: float, _: Problem) -> torch.optim.Optimizer:
+        extra = {"momentum": mu} if momentum else {}
+        return make([nn.Parameter(X) for X in matrices], lr, **extra, **options)
+
+    return Method(of_points(made), momentum=momentum)
+
+
+OURS: Mapping[str, Method] = {
+    "auto": flow("auto"),
+    "s=2": flow(2),
+    "s=16": flow(16),
+    "s=64": flow(64),
+    "dense": flow("dense"),
+}
+"""FlowSGD; the choices that "auto" makes by itself, and itself."""
+
+METHODS: Mapping[str, Method] = {
+    **OURS,
+    "pogo": _pogo(adam=False),
+    "pogo-adam": _pogo(adam=True),
+    "geoopt-sgd": _geoopt(adam=False),
+    "geoopt-adam": _geoopt(adam=True),
+    "torch-sgd": parametrised(orthogonal, adam=False),
+    "torch-adam": parametrised(orthogonal, adam=True),
+    "geotorch-sgd": parametrised(_geotorch, adam=False, package="geotorch"),
+    "geotorch-adam": parametrised(_geotorch, adam=True, package="geotorch"),
+    "landing": _peer(Landing, momentum=True),
+    "rsdm-permutation": _peer(RSDM, momentum=False, permutation=True),
+    "rsdm-orthogonal": _peer(RSDM, momentum=False, permutation=False),
+    "cayley-sgd": _peer(CayleySGD, momentum=True),
+}
+"""Everybody, by the name in tables."""

@@ -1,0 +1,233 @@
+"""The clock of a run, the search for its learning rate, and the race of all.
+
+A clock stands still while a loss is evaluated. On CUDA it runs from one synchronisation to the
+next, with many steps between them.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..timing import interleaved, reason
+from .methods import Method, Runner
+from .problem import Problem, on_manifold
+
+FACTOR = 10**0.5
+"""Between neighbouring learning rates of the search."""
+MOST_RATES = 8
+"""Learning rates that a search tries with one momentum."""
+MOMENTA = (0.0, 0.9)
+PROBE = 0.25
+"""A trial of the search takes this part of a run's seconds."""
+LOOKS = 24
+"""Evaluations of a run, evenly spaced on a logarithmic scale from 1/200 of it on."""
+WARM_UP = 3
+"""Steps of a run that is thrown away before others are timed: they compile kernels."""
+
+
+@dataclass
+class Racer:
+    """One run of one method: its clock, and what was seen at each look.
+
+    Args:
+        problem: The problem, for this run alone.
+        runner: The method at work.
+        seconds: What its clock shows.
+        steps: How many it has taken.
+        curve: What was seen.
+        failure: Why it stopped, or None.
+        away: How far it was at the last look, if that was too far for a loss.
+    """
+
+    problem: Problem
+    runner: Runner
+    seconds: float = 0.0
+    steps: int = 0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    failure: str | None = None
+    away: float | None = None
+
+    @classmethod
+    def start(cls, problem: Problem, method: Method, lr: float, momentum: float) -> "Racer":
+        """A run at its first point, which is looked at."""
+        own = problem.fresh()
+        racer = cls(own, method.make(own, lr, momentum))
+        racer.look()
+        return racer
+
+    def advance(self, until: float) -> None:
+        """Take steps until the clock shows `until`, then look. A failed run does nothing."""
+        if self.failure is not None or self.seconds >= until:
+            return
+        repeat = 1
+        try:
+            while self.seconds < until:
+                self.seconds += self._timed(repeat)
+                self.steps += repeat
+                left = (until - self.seconds) / (self.seconds / self.steps)
+                repeat = max(1, min(2 * repeat, math.ceil(left)))
+        except Exception as error:  # a rival's failure is a result; the others go on
+            self.failure = f"failed: {reason(error)}"
+        else:
+            self.look()
+
+    def _timed(self, repeat: int) -> float:
+        cuda = self.problem.device.type == "cuda"
+        if cuda:
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        for number in range(self.steps, self.steps + repeat):
+            self.runner.step(number)
+        if cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    def look(self) -> None:
+        """Evaluate the loss at the nearest point of the manifold, and the distance to it.
+
+        One who is too far away for that may come back, one whose numbers are not finite does not.
+        """
+        Y, error = on_manifold(self.runner.point())
+        if error is not None and Y is None:
+            self.away = error
+            return
+        self.away = None
+        loss = math.nan if Y is None else self.problem.loss(Y)
+        if error is None or not math.isfinite(loss):
+            self.failure = f"lost: not finite after {self.steps} steps"
+            return
+        self.curve.append(
+            {"seconds": self.seconds, "steps": self.steps, "loss": loss, "error": error}
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The run as JSON."""
+        failure = self.failure
+        if failure is None and self.away is not None:
+            failure = f"lost: ||X^T X - I||_F / sqrt(k) = {self.away:.1e} at its end"
+        return {"curve": self.curve, "failure": failure}
+
+
+def looks(seconds: float) -> list[float]:
+    """The times of a run at which it is looked at.
+
+    Example:
+        >>> times = looks(2.0)
+        >>> len(times), round(times[0], 3), times[-1]
+        (24, 0.01, 2.0)
+    """
+    return [seconds * 200 ** (n / (LOOKS - 1) - 1) for n in range(LOOKS)]
+
+
+def climb(score: Callable[[int], float]) -> dict[int, float]:
+    """Try 0, -1, 1 and then on beyond the better end, until the best has neighbours.
+
+    Args:
+        score: Less is better; infinity for a failure.
+
+    Example:
+        >>> climb(lambda j: abs(j - 2.2))
+        {0: 2.2, -1: 3.2, 1: 1.2000000000000002, 2: 0.20000000000000018, 3: 0.7999999999999998}
+    """
+    found: dict[int, float] = {}
+    todo = [0, -1, 1]
+    while todo and len(found) < MOST_RATES:
+        j = todo.pop(0)
+        found[j] = score(j)
+        if not todo:
+            best = min(found, key=lambda j: (found[j], j))
+            if best in (min(found), max(found)):
+                todo = [best + (1 if best == max(found) else -1)]
+    return found
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A learning rate, as a number of factors from the base, and a momentum."""
+
+    exponent: float
+    momentum: float
+
+    def lr(self, method: Method, problem: Problem) -> float:
+        """The learning rate; momentum makes steps longer, which the base takes back."""
+        return method.base(problem) * FACTOR**self.exponent * (1 - self.momentum)
+
+
+def trial(problem: Problem, method: Method, setting: Setting, seconds: float) -> float:
+    """The last loss of a short run, or infinity."""
+    racer = begin(problem, method, setting)
+    if isinstance(racer, str):
+        return math.inf
+    racer.advance(seconds)
+    run = racer.record()
+    return run["curve"][-1]["loss"] if run["failure"] is None else math.inf
+
+
+def begin(problem: Problem, method: Method, setting: Setting) -> Racer | str:
+    """A run at its start, or why there is none."""
+    try:
+        lr = setting.lr(method, problem)
+        return Racer.start(problem, method, lr, setting.momentum)
+    except Exception as error:  # as above
+        return f"failed: {reason(error)}"
+
+
+def finalists(scores: Mapping[Setting, float]) -> list[Setting]:
+    """Who races: the best setting, and the one half way to the best of its neighbours.
+
+    Where another momentum is second, its best setting races instead.
+    """
+    order = sorted((s for s in scores if math.isfinite(scores[s])), key=lambda s: scores[s])
+    if len(order) < 2:
+        return order
+    first, second = order[:2]
+    if first.momentum == second.momentum:
+        step = 0.5 if second.exponent > first.exponent else -0.5
+        second = Setting(first.exponent + step, first.momentum)
+    return [first, second]
+
+
+def warm_up(problem: Problem, method: Method) -> str | None:
+    """Compile what the method needs; why it cannot run, if so."""
+    racer = begin(problem, method, Setting(-4, 0.0))
+    if isinstance(racer, str):
+        return racer
+    try:
+        for number in range(WARM_UP):
+            racer.runner.step(number)
+    except Exception as error:
+        return f"failed: {reason(error)}"
+    return None
+
+
+def race(racers: Sequence[Racer], seconds: float, on_look: Callable[[], None]) -> None:
+    """Let all run for so many seconds each, in turn from one look to the next."""
+    for until in looks(seconds):
+        for racer in racers:
+            racer.advance(until)
+            on_look()
+
+
+def gradient_ms(problem: Problem) -> float:
+    """Milliseconds of a gradient alone, at the start."""
+    own, X = problem.fresh(), problem.start()
+    steps: dict[str, Callable[[], object]] = {"gradient": lambda: own.gradient(X, 0)}
+    times, _ = interleaved(steps, problem.device, rounds=3, seconds=0.02)
+    return sorted(times["gradient"])[1]
+
+
+def peak_bytes(problem: Problem, method: Method) -> int | None:
+    """What a run of a few steps takes at most beside the problem, on CUDA."""
+    if problem.device.type != "cuda":
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    if warm_up(problem, method) is not None:
+        return None
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before

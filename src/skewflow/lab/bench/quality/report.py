@@ -1,0 +1,326 @@
+"""What came out of the races: seconds to the best rival's gap, tables, curves, verdict."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...experiment import Figure, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+AUTO = "auto"
+FEASIBLE = 1e-5
+"""The largest distance to the manifold of a final point of ours, over sqrt(k)."""
+BY_HAND = 1.3
+"""How much slower than our best choice "auto" may be."""
+TINY = 1e-16
+
+
+def problem_summary(
+    name: str,
+    race: Mapping[str, Any],
+    searches: Mapping[str, Mapping[str, Any]],
+    ours: Sequence[str],
+) -> dict[str, Any]:
+    """The target of a problem, and a row for each method.
+
+    The target is the best final gap of the rivals, or the floor where it is below. Gaps are
+    relative to that of the start; where the optimum is not known, the best loss that anybody has
+    seen stands for it.
+    """
+    optimum = race["optimum"]
+    if optimum is None:
+        optimum = min((p["loss"] for run in race["runs"] for p in run["curve"]), default=0.0)
+    scale = race["start"] - optimum
+    runs = [run | {"points": _points(run["curve"], optimum, scale)} for run in race["runs"]]
+    finals = {
+        run["method"]: run["points"][-1][2]
+        for run in sorted(runs, key=_final, reverse=True)
+        if run["method"] not in ours and math.isfinite(_final(run))
+    }
+    target = max(race["floor"], min(finals.values())) if finals else race["floor"]
+    rows = [
+        _row(method, runs, search, target, race["gradient_ms"], method in ours)
+        for method, search in searches.items()
+    ]
+    peers = [row for row in rows if not row["ours"] and row["seconds"] is not None]
+    best = min(peers, key=lambda row: row["seconds"], default=None)
+    for row in rows:
+        row["note"] = row["note"] or _reason(row, best)
+    return {
+        "name": name,
+        "shape": race["shape"],
+        "budget": race["seconds"],
+        "known_optimum": race["optimum"] is not None,
+        "target": target,
+        "best_peer": None if best is None else best["method"],
+        "rows": rows,
+    }
+
+
+def ratio(problem: Mapping[str, Any], method: str, other: str | None) -> float | None:
+    """Seconds of one to the target over those of another; infinity if only the other got there."""
+    seconds = {row["method"]: row["seconds"] for row in problem["rows"]}
+    if other is None or method not in seconds or seconds.get(other) is None:
+        return None
+    if seconds[method] is None:
+        return math.inf
+    return seconds[method] / max(seconds[other], TINY)
+
+
+def by_hand(problem: Mapping[str, Any]) -> str | None:
+    """The fastest of our choices, "auto" apart."""
+    reached = [
+        row
+        for row in problem["rows"]
+        if row["ours"] and row["method"] != AUTO and row["seconds"] is not None
+    ]
+    return min(reached, key=lambda row: row["seconds"])["method"] if reached else None
+
+
+def verdict(results: Mapping[str, Any]) -> str:
+    """How "auto" compares with the best rival, with our other choices, and where it ended."""
+    problems = results["problems"]
+    peer = _ratios({p["name"]: ratio(p, AUTO, p["best_peer"]) for p in problems})
+    own = _ratios({p["name"]: ratio(p, AUTO, by_hand(p)) for p in problems})
+    parts = []
+    if peer:
+        lost = [f"{name} ({_times(r)})" for name, r in peer.items() if r > 1]
+        half = sum(r <= 0.5 for r in peer.values())
+        parts.append(
+            f'"auto" comes to the gap of the best rival in at most its time on '
+            f"{len(peer) - len(lost)} of {len(peer)} problems, in at most half of it on {half}"
+            + (f"; it loses on {', '.join(lost)}" if lost else "")
+        )
+    else:
+        parts.append('no problem has both "auto" and a rival')
+    slow = [f"{name} ({_times(r)})" for name, r in own.items() if r > BY_HAND]
+    if own:
+        where = f"on {', '.join(slow)}" if slow else "nowhere"
+        parts.append(f"more than {BY_HAND:g} times slower than our best choice by hand {where}")
+    errors = [r["error"] for p in problems for r in p["rows"] if r["ours"] and r["error"]]
+    if errors:
+        inside = "inside" if max(errors) <= FEASIBLE else "beyond"
+        parts.append(
+            f"our farthest final point is {max(errors):.1e} from the manifold, {inside} "
+            f"{FEASIBLE:.0e}"
+        )
+    return "; ".join(parts) + "."
+
+
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """One row for each problem, and one for each method on each."""
+    problems = Table(
+        "problems",
+        'Seconds until the best final gap of the best rival, of that rival and of "auto", the '
+        "ratio, and the same for the fastest of our choices by hand. The gap is relative to that "
+        "of the start, and is taken at the nearest orthonormal matrix, wherever a method is; the "
+        "error says how far that is, ||X^T X - I||_F / sqrt(k). Steps and gradients are on the "
+        "clock, evaluations are not.",
+        (
+            "problem",
+            "shape",
+            "budget, s",
+            "gap",
+            "best rival",
+            "its error",
+            "its s",
+            "auto, s",
+            "auto / rival",
+            "by hand",
+            "its s",
+            "auto / by hand",
+        ),
+        tuple(_problem_row(p) for p in results["problems"]),
+    )
+    cells = Table(
+        "cells",
+        "Every method on every problem: its best setting, its final gap, seconds to the gap of the "
+        "best rival, milliseconds of a step and of the gradient in it, peak memory beside the "
+        "problem (CUDA), distance of the last point to the manifold, and why it lost.",
+        (
+            "problem",
+            "method",
+            "lr",
+            "momentum",
+            "final gap",
+            "s to gap",
+            "over rival",
+            "ms a step",
+            "of it gradient",
+            "MB",
+            "error",
+            "note",
+        ),
+        tuple(_cell_row(p, row) for p in results["problems"] for row in p["rows"]),
+    )
+    return [problems, cells]
+
+
+def figures(results: Mapping[str, Any]) -> list[Figure]:
+    """A panel for each problem: "auto", our best by hand, the best rivals; all others grey."""
+    problems = results["problems"]
+    columns = min(3, len(problems))
+    lines = math.ceil(len(problems) / columns)
+
+    def draw(canvas: "Canvas") -> None:
+        axes = canvas.subplots(lines, columns, squeeze=False)
+        for axis in axes.flat[len(problems) :]:
+            axis.set_visible(False)
+        for axis, problem in zip(axes.flat, problems, strict=False):
+            done = [row for row in problem["rows"] if row["final_gap"] is not None]
+            rivals = sorted((r for r in done if not r["ours"]), key=lambda r: r["final_gap"])
+            named = [AUTO, by_hand(problem), *(row["method"] for row in rivals[:3])]
+            for row in done:
+                times, _, gaps = zip(*row["points"][1:], strict=True)  # the start has no logarithm
+                look: dict[str, Any] = {"ls": "-" if row["ours"] else "--"}
+                if row["method"] in named:
+                    look |= {"label": row["method"], "zorder": 3}
+                else:
+                    look |= {"color": "#8c8c8c", "alpha": 0.5, "lw": 0.8}
+                axis.loglog(times, [max(gap, 1e-9) for gap in gaps], **look)
+            axis.axhline(problem["target"], color="#8c8c8c", lw=0.8, ls=":")
+            axis.set_title(problem["name"])
+            axis.legend(fontsize=7)
+        for axis in axes[-1]:
+            axis.set_xlabel("seconds")
+        for axis in axes[:, 0]:
+            axis.set_ylabel("gap")
+
+    caption = (
+        "Gap to the optimum, relative to that of the start, against seconds of steps. Solid: "
+        "FlowSGD. Dashed: the three best rivals by name, the others grey. Dotted: the best final "
+        "gap of the rivals."
+    )
+    return [Figure("quality", caption, draw, (4.0 * columns, 2.9 * lines))]
+
+
+def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[float, float] | None:
+    """Seconds and steps at which a run first has this gap, between looks on a logarithmic scale.
+
+    Example:
+        >>> reached([(0.0, 0, 1.0), (1.0, 10, 0.1), (2.0, 20, 0.001)], 0.01)
+        (1.5, 15.0)
+    """
+    last = None
+    for t, n, g in points:
+        if g <= gap:
+            if last is None:
+                return t, n
+            t0, n0, g0 = last
+            part = math.log(g0 / gap) / math.log(g0 / max(g, TINY))
+            return t0 + part * (t - t0), n0 + part * (n - n0)
+        last = t, n, g
+    return None
+
+
+def _points(
+    curve: Sequence[Mapping[str, float]], optimum: float, scale: float
+) -> list[tuple[float, float, float]]:
+    """Seconds, steps and gap of each look, to six digits."""
+    return [
+        (float(f"{p['seconds']:.6g}"), p["steps"], float(f"{(p['loss'] - optimum) / scale:.6g}"))
+        for p in curve
+    ]
+
+
+def _final(run: Mapping[str, Any]) -> float:
+    """The last gap; infinity of a run that failed."""
+    return run["points"][-1][2] if run["failure"] is None else math.inf
+
+
+def _row(
+    method: str,
+    runs: Sequence[Mapping[str, Any]],
+    search: Mapping[str, Any],
+    target: float,
+    gradient: float,
+    ours: bool,
+) -> dict[str, Any]:
+    """What the table says of a method: of its runs that which was first at the target."""
+    found = [run for run in runs if run["method"] == method]
+
+    def key(run: Mapping[str, Any]) -> tuple[float, float]:
+        there = reached(run["points"], target) if run["failure"] is None else None
+        return (math.inf if there is None else there[0], _final(run))
+
+    row: dict[str, Any] = {"method": method, "ours": ours, "note": search["excuse"]}
+    row |= dict.fromkeys(("lr", "momentum", "final_gap", "seconds", "steps", "ms", "error"))
+    row |= {"gradient_ms": gradient, "peak_bytes": search["peak_bytes"], "points": []}
+    if not found:
+        return row
+    run = min(found, key=key)
+    row |= {"lr": run["lr"], "momentum": run["momentum"], "points": run["points"]}
+    if run["failure"] is not None:
+        return row | {"note": run["failure"]}
+    there = reached(run["points"], target)
+    seconds, steps, gap = run["points"][-1]
+    row |= {"final_gap": gap, "error": run["curve"][-1]["error"], "ms": 1e3 * seconds / steps}
+    if there is not None:
+        row |= {"seconds": there[0], "steps": there[1]}
+    return row
+
+
+def _reason(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> str | None:
+    """Why a row is behind the best rival: more steps, dearer steps, or both."""
+    if best is None or row["ms"] is None or row["method"] == best["method"]:
+        return None
+    price = row["ms"] / best["ms"]
+    if row["seconds"] is None:
+        taken = row["points"][-1][1] / max(best["steps"], 1)
+        return f"not reached with {taken:.2g} x the rival's steps, at {price:.2g} x the price each"
+    if row["seconds"] <= best["seconds"]:
+        return None
+    count = row["steps"] / max(best["steps"], TINY)
+    return f"{count:.2g} x the rival's steps, at {price:.2g} x the price each"
+
+
+def _problem_row(p: Mapping[str, Any]) -> tuple[Any, ...]:
+    hand = by_hand(p)
+    seconds = {row["method"]: row["seconds"] for row in p["rows"]}
+    errors = {row["method"]: row["error"] for row in p["rows"]}
+    return (
+        p["name"],
+        " x ".join(map(str, p["shape"])),
+        p["budget"],
+        p["target"],
+        p["best_peer"],
+        errors.get(p["best_peer"]),
+        seconds.get(p["best_peer"]),
+        seconds.get(AUTO),
+        _shown(ratio(p, AUTO, p["best_peer"])),
+        hand,
+        seconds.get(hand),
+        _shown(ratio(p, AUTO, hand)),
+    )
+
+
+def _cell_row(p: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[Any, ...]:
+    memory = None if row["peak_bytes"] is None else row["peak_bytes"] / 2**20
+    return (
+        p["name"],
+        row["method"],
+        row["lr"],
+        row["momentum"],
+        row["final_gap"],
+        row["seconds"],
+        _shown(ratio(p, row["method"], p["best_peer"])),
+        row["ms"],
+        row["gradient_ms"],
+        memory,
+        row["error"],
+        row["note"],
+    )
+
+
+def _ratios(found: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _shown(value: float | None) -> float | str | None:
+    return "not reached" if value == math.inf else value
+
+
+def _times(value: float) -> str:
+    return "not reached" if value == math.inf else f"{value:.2g} times"
