@@ -33,7 +33,7 @@ class CayleySGD(InTurn):
         >>> optimizer = CayleySGD([X], lr=0.1, momentum=0.9)
         >>> optimizer.step()
         >>> [round(v, 4) for v in X[0].tolist()]
-        [0.995, -0.0998]
+        [0.9987, -0.05]
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from ...experiment import Experiment, Figure, Table, Timing
 from ...files import RunError
 from ...run import Run
 from . import report
-from .methods import METHODS
+from .methods import METHODS, Method
 from .problem import Problem, on_manifold
 from .race import (
     LOOKS,
@@ -187,6 +187,8 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
         result["excuse"] = warm_up(problem, method)
     if result["excuse"] is not None:
         return result
+    if not method.rates:
+        return result | {"finalists": [_named(Setting(0, 0.0), method, problem)]}
     known: dict[str, float] = (run.load(cell) or {"scores": {}})["scores"]
     scores: dict[Setting, float] = {}
     momenta = MOMENTA if method.momentum else MOMENTA[:1]
@@ -210,9 +212,13 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
     return result
 
 
-def _named(setting: Setting, method: Any, problem: Problem) -> dict[str, float]:
+def _named(setting: Setting, method: Method, problem: Problem) -> dict[str, float | None]:
     lr = setting.lr(method, problem)
-    return {"exponent": setting.exponent, "momentum": setting.momentum, "lr": lr}
+    return {
+        "exponent": setting.exponent,
+        "momentum": setting.momentum,
+        "lr": lr if method.rates else None,
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -6,6 +6,7 @@ a radian, so that the same search finds every method's best.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,6 +18,7 @@ from ....optim import FlowSGD
 from ....optim._options import block_size_for
 from ..baselines import free_parameters, geoopt, pogo
 from ..peers import RSDM, CayleySGD, Landing
+from . import conjugate_gradient
 from .problem import Problem
 
 
@@ -34,6 +36,18 @@ class Runner:
 
 
 @dataclass(frozen=True)
+class Solver:
+    """A method that cannot stop and go on.
+
+    Args:
+        solve: Works on the problem from the start for so many seconds; returns those it took, its
+            iterations, and its point.
+    """
+
+    solve: Callable[[float], tuple[float, int, Tensor]]
+
+
+@dataclass(frozen=True)
 class Method:
     """A way to minimise.
 
@@ -42,22 +56,24 @@ class Method:
         base: The middle of the learning rates for a problem.
         ours: Whether it is FlowSGD.
         momentum: Whether it has one.
+        rates: Whether it has a learning rate.
         package: What has to be installed.
-        fits: Whether it can take a problem.
+        unfit: Why it cannot take a problem, or None.
     """
 
-    make: Callable[[Problem, float, float], Runner]
+    make: Callable[[Problem, float, float], Runner | Solver]
     base: Callable[[Problem], float] = lambda problem: 1.0
     ours: bool = False
     momentum: bool = False
+    rates: bool = True
     package: str | None = None
-    fits: Callable[[Problem], bool] = lambda problem: True
+    unfit: Callable[[Problem], str | None] = lambda problem: None
 
     def excuse(self, problem: Problem) -> str | None:
         """Why it does not run, or None."""
         if self.package is not None and find_spec(self.package) is None:
             return f"{self.package} is not installed; pip install 'skewflow[peers]' brings it"
-        return None if self.fits(problem) else "not made for this problem"
+        return self.unfit(problem)
 
 
 def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runner]:
@@ -169,6 +185,10 @@ def _peer(make: Callable[..., torch.optim.Optimizer], momentum: bool, **options:
     return Method(of_points(made), momentum=momentum)
 
 
+def _pymanopt(problem: Problem, lr: float, momentum: float) -> Solver:
+    return Solver(partial(conjugate_gradient.solve, problem))
+
+
 OURS: Mapping[str, Method] = {
     "auto": flow("auto"),
     "s=2": flow(2),
@@ -192,5 +212,8 @@ METHODS: Mapping[str, Method] = {
     "rsdm-permutation": _peer(RSDM, momentum=False, permutation=True),
     "rsdm-orthogonal": _peer(RSDM, momentum=False, permutation=False),
     "cayley-sgd": _peer(CayleySGD, momentum=True),
+    "pymanopt-cg": Method(
+        _pymanopt, rates=False, package="pymanopt", unfit=conjugate_gradient.excuse
+    ),
 }
 """Everybody, by the name in tables."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..timing import interleaved, reason
-from .methods import Method, Runner
+from .methods import Method, Runner, Solver
 from .problem import Problem, on_manifold
 
 FACTOR = 10**0.5
@@ -55,7 +55,11 @@ class Racer:
     def start(cls, problem: Problem, method: Method, lr: float, momentum: float) -> "Racer":
         """A run at its first point, which is looked at."""
         own = problem.fresh()
-        racer = cls(own, method.make(own, lr, momentum))
+        made = method.make(own, lr, momentum)
+        if isinstance(made, Solver):
+            racer: Racer = Restarted(own, Runner(_no_step, own.start), solver=made)
+        else:
+            racer = cls(own, made)
         racer.look()
         return racer
 
@@ -63,17 +67,20 @@ class Racer:
         """Take steps until the clock shows `until`, then look. A failed run does nothing."""
         if self.failure is not None or self.seconds >= until:
             return
-        repeat = 1
         try:
-            while self.seconds < until:
-                self.seconds += self._timed(repeat)
-                self.steps += repeat
-                left = (until - self.seconds) / (self.seconds / self.steps)
-                repeat = max(1, min(2 * repeat, math.ceil(left)))
+            self._run(until)
         except Exception as error:  # a rival's failure is a result; the others go on
             self.failure = f"failed: {reason(error)}"
         else:
             self.look()
+
+    def _run(self, until: float) -> None:
+        repeat = 1
+        while self.seconds < until:
+            self.seconds += self._timed(repeat)
+            self.steps += repeat
+            left = (until - self.seconds) / (self.seconds / self.steps)
+            repeat = max(1, min(2 * repeat, math.ceil(left)))
 
     def _timed(self, repeat: int) -> float:
         cuda = self.problem.device.type == "cuda"
@@ -110,6 +117,21 @@ class Racer:
         if failure is None and self.away is not None:
             failure = f"lost: ||X^T X - I||_F / sqrt(k) = {self.away:.1e} at its end"
         return {"curve": self.curve, "failure": failure}
+
+
+@dataclass
+class Restarted(Racer):
+    """The run of a solver that cannot stop and go on: it starts anew for each look."""
+
+    solver: Solver = field(kw_only=True)
+
+    def _run(self, until: float) -> None:
+        self.seconds, self.steps, point = self.solver.solve(until)
+        self.runner = Runner(_no_step, lambda: point)
+
+
+def _no_step(number: int) -> None:
+    """A solver takes none by itself."""
 
 
 def looks(seconds: float) -> list[float]:
@@ -199,7 +221,9 @@ def warm_up(problem: Problem, method: Method) -> str | None:
     try:
         for number in range(WARM_UP):
             racer.runner.step(number)
-    except Exception as error:
+        if isinstance(racer, Restarted):
+            racer.solver.solve(0.0)
+    except Exception as error:  # as above
         return f"failed: {reason(error)}"
     return None
 

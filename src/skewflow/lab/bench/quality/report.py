@@ -159,7 +159,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
 
 
 def figures(results: Mapping[str, Any]) -> list[Figure]:
-    """A panel for each problem: "auto", our best by hand, the best rivals; all others grey."""
+    """A panel for each problem: "auto", our best, the best rivals; all others grey."""
     problems = results["problems"]
     columns = min(3, len(problems))
     lines = math.ceil(len(problems) / columns)
@@ -171,7 +171,8 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
         for axis, problem in zip(axes.flat, problems, strict=False):
             done = [row for row in problem["rows"] if row["final_gap"] is not None]
             rivals = sorted((r for r in done if not r["ours"]), key=lambda r: r["final_gap"])
-            named = [AUTO, by_hand(problem), *(row["method"] for row in rivals[:3])]
+            own = sorted((r for r in done if r["ours"]), key=lambda r: r["final_gap"])
+            named = [AUTO, *(row["method"] for row in (*own[:1], *rivals[:3]))]
             for row in done:
                 times, _, gaps = zip(*row["points"][1:], strict=True)  # the start has no logarithm
                 look: dict[str, Any] = {"ls": "-" if row["ours"] else "--"}

@@ -1,0 +1,153 @@
+"""`skewflow bench quality`: runs, goes on after it was stopped, and refuses what cannot run."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+
+from helpers import assert_close
+from skewflow.lab.bench.quality import experiment as module
+from skewflow.lab.bench.quality import methods, race
+from skewflow.lab.bench.quality.experiment import Quality
+from skewflow.lab.bench.quality.matrix_problems import PCA, Procrustes
+from skewflow.lab.bench.quality.methods import METHODS
+from skewflow.lab.bench.quality.suite import Entry
+from skewflow.lab.files import RunError
+from skewflow.lab.report.command import build
+from skewflow.lab.reproduce import execute
+
+# Importing pogo and geoopt compiles with torch, which warns about itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script")
+
+
+def small(**options):
+    chosen = {"problems": ("procrustes", "pca"), "methods": ("auto", "dense", "landing")}
+    return replace(Quality.presets["quick"], **chosen | {"seconds": 0.02} | options)
+
+
+@pytest.fixture(autouse=True)
+def suite(monkeypatch):
+    """Problems that take no time."""
+    entries = {
+        "procrustes": Entry(None, lambda device: Procrustes(6, device=device), (1.0, 1.0)),
+        "pca": Entry(None, lambda device: PCA(7, 3, device=device), (1.0, 1.0)),
+    }
+    monkeypatch.setattr(module, "SUITE", entries)
+    module._problem.cache_clear()
+    yield
+    module._problem.cache_clear()
+
+
+@pytest.fixture
+def bench(tmp_path):
+    def run(resume=False, **options):
+        folder = execute(
+            Quality(), small(**options), out=tmp_path, resume=resume, console=Console(quiet=True)
+        )
+        return json.loads((folder / "summary.json").read_text())
+
+    return run
+
+
+def test_a_run_has_every_cell_in_its_tables_and_on_the_page(bench, tmp_path):
+    summary = bench()
+    assert summary["command"].startswith("skewflow bench quality --preset quick")
+    problems, cells = Quality().tables(summary["results"], {})
+    assert [row[0] for row in problems.rows] == ["procrustes", "pca"]
+    assert {row[:2] for row in cells.rows} == {
+        (p, m) for p in ("procrustes", "pca") for m in ("auto", "dense", "landing")
+    }
+    for row in summary["results"]["problems"][0]["rows"]:
+        assert row["final_gap"] < 0.9 and row["error"] < 1e-2 and row["ms"] > 0
+        assert row["points"][0] == [0.0, 0, 1.0]
+    assert (tmp_path / "quality/figures/quality.svg").stat().st_size > 1000
+    assert summary["verdict"] in build(tmp_path).replace("&#34;", '"')
+
+
+def test_a_stopped_search_goes_on_without_a_trial_done_twice(bench, monkeypatch):
+    done = []
+
+    def stopping(problem, method, setting, seconds, limit):
+        if len(done) == limit:
+            raise KeyboardInterrupt
+        done.append((problem.shape, id(method), setting))
+        return race.trial(problem, method, setting, seconds)
+
+    for n, limit in enumerate((2, 5, 11)):
+        monkeypatch.setattr(module, "trial", lambda *a, limit=limit: stopping(*a, limit))
+        with pytest.raises(KeyboardInterrupt):
+            bench(resume=n > 0)
+    monkeypatch.setattr(module, "trial", lambda *a: stopping(*a, None))
+    summary = bench(resume=True)
+    assert len(done) == len(set(done)) >= 6 * 3
+    assert len(summary["results"]["problems"]) == 2
+
+
+def test_a_run_can_be_made_in_parts_that_a_last_call_gathers(bench, monkeypatch):
+    bench(problems=("procrustes",))
+    bench(problems=("pca",), resume=True)
+    monkeypatch.setattr(Quality, "run_cell", lambda *_: pytest.fail("nothing is left to do"))
+    summary = bench(resume=True)
+    assert [p["name"] for p in summary["results"]["problems"]] == ["procrustes", "pca"]
+
+
+def test_another_set_of_methods_is_another_run(bench):
+    bench()
+    with pytest.raises(RunError, match="--resume needs the configuration .* methods"):
+        bench(methods=("auto", "landing"), resume=True)
+
+
+def test_rivals_that_are_not_there_or_do_not_fit_are_named_with_the_reason(bench, monkeypatch):
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    unfit = replace(METHODS["landing"], unfit=lambda problem: "not for this one")
+    monkeypatch.setitem(module.METHODS, "landing", unfit)
+    summary = bench(methods=("dense", "pogo", "landing"))
+    rows = {row["method"]: row for row in summary["results"]["problems"][0]["rows"]}
+    assert rows["pogo"]["note"].startswith("pogo is not installed; pip install")
+    assert rows["landing"]["note"] == "not for this one"
+    assert rows["dense"]["final_gap"] is not None
+    assert summary["verdict"].startswith('no problem has both "auto" and a rival')
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_a_problem_downhill_from_the_same_start(name):
+    method = METHODS[name]
+    for problem in (Procrustes(6, device="cpu"), Procrustes(5, (2,), device="cpu")):
+        if method.excuse(problem):
+            pytest.skip(method.excuse(problem))
+        setting = race.Setting(-1, 0.0)
+        racer = race.begin(problem, method, setting)
+        assert not isinstance(racer, str), racer
+        assert_close("start", problem.start(), racer.runner.point(), torch.float32)
+        if method.rates:
+            for number in range(30):
+                racer.runner.step(number)
+        else:
+            racer.advance(0.2)
+        racer.look()
+        assert racer.failure is None and racer.away is None
+        assert racer.curve[-1]["loss"] < racer.curve[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"problems": ("pca", "sorting")}, "--problems must be some of procrustes, pca: got sort"),
+        ({"problems": ()}, "--problems must be some of procrustes, pca: got none"),
+        ({"methods": ("adam",)}, "--methods must be some of auto, s=2.*: got adam"),
+        ({"seconds": 0.0}, "--seconds must be positive: got 0.0"),
+        ({"problems": ("pca", "pca")}, "cells must have different names: got 'pca_auto' twice"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_written(bench, tmp_path, options, message):
+    with pytest.raises(RunError, match=message):
+        bench(**options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_that_is_not_there_is_refused(bench):
+    with pytest.raises(RunError, match="--device must be there: got cuda"):
+        bench(device="cuda")

@@ -1,0 +1,255 @@
+"""The clock, the search, and what the summary makes of a race."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from skewflow.lab.bench.quality import race as module
+from skewflow.lab.bench.quality.matrix_problems import PCA
+from skewflow.lab.bench.quality.methods import METHODS, Method, Runner, Solver
+from skewflow.lab.bench.quality.race import (
+    MOST_RATES,
+    Racer,
+    Setting,
+    begin,
+    climb,
+    finalists,
+    looks,
+    race,
+    trial,
+    warm_up,
+)
+from skewflow.lab.bench.quality.report import problem_summary, ratio, reached, verdict
+
+
+class Clock:
+    """Shows the time that steps and losses have taken."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+class Fake(PCA):
+    """A problem whose loss takes long to compute."""
+
+    def __init__(self, clock):
+        super().__init__(5, 2, device="cpu")
+        self.clock = clock
+
+    def loss(self, X):
+        self.clock.now += 100.0
+        return super().loss(X)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def racer(clock, points=(), log=None, name="", problem=None):
+    """A run whose steps take a second each and lead to the given points in turn."""
+    problem = problem or Fake(clock)
+    where = [problem.start()]
+
+    def step(number):
+        clock.now += 1.0
+        if log is not None:
+            log.append(name)
+        if number < len(points):
+            where[0] = points[number]
+
+    made = Racer(problem, Runner(step, lambda: where[0]))
+    made.look()
+    return made
+
+
+def test_the_clock_stands_still_while_a_loss_is_evaluated(clock):
+    run = racer(clock)
+    run.advance(10.0)
+    run.advance(10.0)  # nothing is left to do
+    run.advance(25.0)
+    assert [(p["seconds"], p["steps"]) for p in run.curve] == [(0, 0), (10, 10), (25, 25)]
+
+
+def test_all_take_turns_from_one_look_to_the_next(clock):
+    log = []
+    race([racer(clock, log=log, name="a"), racer(clock, log=log, name="b")], 4000.0, lambda: None)
+    assert log.count("a") == log.count("b") == 4000
+    changes = sum(x != y for x, y in itertools.pairwise(log))
+    assert changes == 2 * module.LOOKS - 1
+
+
+def test_a_run_that_leaves_the_manifold_may_come_back(clock):
+    far, back = 3 * torch.eye(5, 2), torch.eye(5, 2)
+    run = racer(clock, [far, back])
+    run.advance(1.0)
+    assert "lost: ||X^T X - I||_F / sqrt(k) = 8.0e+00 at its end" in run.record()["failure"]
+    run.advance(2.0)
+    assert run.record()["failure"] is None and [p["steps"] for p in run.curve] == [0, 2]
+
+
+def test_a_run_that_is_not_finite_stops(clock):
+    run = racer(clock, [torch.full((5, 2), torch.nan)])
+    run.advance(5.0)
+    run.advance(9.0)
+    assert run.record()["failure"] == "lost: not finite after 5 steps" and run.seconds == 5.0
+
+
+def failing(problem, lr, momentum):
+    def step(number):
+        raise RuntimeError("no kernel\nfor you")
+
+    return Runner(step, problem.start)
+
+
+def test_a_failure_is_a_result_with_its_reason():
+    problem = PCA(5, 2, device="cpu")
+    assert warm_up(problem, Method(failing)) == "failed: RuntimeError: no kernel"
+    assert trial(problem, Method(failing), Setting(0, 0.0), 0.01) == math.inf
+
+    def unmade(problem, lr, momentum):
+        raise ValueError("not this shape")
+
+    assert begin(problem, Method(unmade), Setting(0, 0.0)) == "failed: ValueError: not this shape"
+    assert trial(problem, Method(unmade), Setting(0, 0.0), 0.01) == math.inf
+
+
+def test_a_solver_that_cannot_stop_starts_anew_for_each_look():
+    problem, asked = PCA(5, 2, device="cpu"), []
+
+    def solve(seconds):
+        asked.append(seconds)
+        return 1.01 * seconds, 7 * len(asked), torch.eye(5, 2, dtype=torch.float64)
+
+    run = begin(problem, Method(lambda *_: Solver(solve), rates=False), Setting(0, 0.0))
+    race([run], 1.0, lambda: None)
+    assert asked == looks(1.0)
+    assert [p["steps"] for p in run.curve] == [7 * n for n in range(len(asked) + 1)]
+
+
+@pytest.mark.parametrize(
+    "score, tried",
+    [
+        (abs, {-1, 0, 1}),
+        (lambda j: abs(j - 3), {-1, 0, 1, 2, 3, 4}),
+        (lambda j: abs(j + 2), {1, 0, -1, -2, -3}),
+        (lambda j: math.inf if j > -3 else abs(j + 4), {1, 0, -1, -2, -3, -4, -5}),
+    ],
+)
+def test_the_search_goes_on_until_the_best_rate_has_neighbours(score, tried):
+    assert set(climb(score)) == tried
+
+
+def test_the_search_has_an_end():
+    assert len(climb(lambda j: -j)) == MOST_RATES
+    assert set(climb(lambda j: math.inf)) == {1, 0, -1, -2, -3, -4, -5, -6}
+
+
+def test_the_best_setting_races_and_one_half_way_to_the_second():
+    scores = {Setting(0, 0.9): 2.0, Setting(1, 0.9): 1.0, Setting(0, 0.0): 3.0}
+    assert finalists(scores) == [Setting(1, 0.9), Setting(0.5, 0.9)]
+    scores[Setting(0, 0.0)] = 1.5
+    assert finalists(scores) == [Setting(1, 0.9), Setting(0, 0.0)]
+    assert finalists({Setting(0, 0.0): math.inf, Setting(1, 0.0): 1.0}) == [Setting(1, 0.0)]
+    assert finalists({Setting(0, 0.0): math.inf}) == []
+
+
+def test_learning_rates_start_where_a_step_turns_by_a_radian():
+    problem = PCA(101, 20, device="cpu")
+    base = {name: METHODS[name].base(problem) for name in ("dense", "s=2", "s=64")}
+    assert base["dense"] == 1.0
+    assert base["s=2"] == pytest.approx((101 / 2) ** 0.5 / 100)
+    assert base["s=64"] == pytest.approx(0.63 * (101 / 64) ** 0.5)
+    assert Setting(2, 0.9).lr(METHODS["dense"], problem) == pytest.approx(1.0)
+
+
+def test_the_time_to_a_gap_lies_between_looks():
+    points = [(0.0, 0, 1.0), (1.0, 10, 0.1), (2.0, 20, 0.2), (3.0, 30, 0.0)]
+    assert reached(points, 1.0) == (0.0, 0)
+    assert reached(points, 0.1) == (1.0, 10.0)
+    seconds, steps = reached(points, 0.1**1.5)
+    assert 2.0 < seconds < 3.0 and steps == pytest.approx(10 * seconds)
+    assert reached(points[:3], 0.05) is None
+
+
+def curve(*losses, seconds=1.0, error=1e-7):
+    return [
+        {"seconds": seconds * n, "steps": 10 * n, "loss": loss, "error": error}
+        for n, loss in enumerate(losses)
+    ]
+
+
+def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
+    """A problem whose methods had one run each."""
+    found = {"shape": [4, 4], "seconds": 2.0, "start": 1.0, "optimum": optimum, "floor": floor}
+    found |= {"gradient_ms": 5.0, "runs": []}
+    for method, run in runs.items():
+        failure = run if isinstance(run, str) else None
+        each = {"method": method, "lr": 0.1, "momentum": 0.0, "failure": failure}
+        found["runs"].append(each | {"curve": [] if failure else run})
+    names = {**dict.fromkeys(runs), **(excuses or {})}
+    searches = {m: {"excuse": e, "peak_bytes": None} for m, e in names.items()}
+    return problem_summary("test", found, searches, ["auto", "s=2", "dense"])
+
+
+def test_the_target_is_the_best_final_gap_of_the_rivals():
+    p = summary(
+        {
+            "auto": curve(1, 0.1, 0.001),
+            "s=2": curve(1, 0.5, 0.3),
+            "pogo": curve(1, 0.05, 0.04),
+            "landing": curve(1, 0.01, 0.02),
+            "rsdm": "lost: not finite after 3 steps",
+        },
+        excuses={"geoopt": "not installed"},
+    )
+    assert p["target"] == 0.02 and p["best_peer"] == "landing"
+    rows = {row["method"]: row for row in p["rows"]}
+    assert rows["pogo"]["seconds"] is None and rows["rsdm"]["note"].startswith("lost")
+    assert rows["geoopt"]["note"] == "not installed" and rows["geoopt"]["seconds"] is None
+    # From 1 to 0.01 in a second: 0.02 at the logarithm's share of it.
+    landing = math.log(50) / math.log(100)
+    auto = 1 + math.log(5) / math.log(100)
+    assert rows["landing"]["seconds"] == pytest.approx(landing)
+    assert ratio(p, "auto", "landing") == pytest.approx(auto / landing)
+    assert rows["auto"]["note"] == "1.6 x the rival's steps, at 1 x the price each"
+    assert "not reached with 2.4 x the rival's steps" in rows["s=2"]["note"]
+    assert rows["auto"]["ms"] == pytest.approx(100.0)
+    assert verdict({"problems": [p]}).startswith(
+        '"auto" comes to the gap of the best rival in at most its time on 0 of 1 problems, in at '
+        "most half of it on 0; it loses on test (1.6 times)"
+    )
+
+
+def test_a_gap_below_the_floor_counts_as_solved():
+    p = summary({"auto": curve(1, 1e-8, 1e-8), "pogo": curve(1, 1e-4, 1e-9)})
+    assert p["target"] == 1e-6
+    assert ratio(p, "auto", "pogo") < 0.6
+    assert "on 1 of 1 problems" in verdict({"problems": [p]})
+
+
+def test_the_best_loss_of_all_stands_for_an_unknown_optimum():
+    p = summary({"auto": curve(1, -1, -3), "pogo": curve(1, 0, -1)}, optimum=None)
+    assert not p["known_optimum"] and p["target"] == pytest.approx(0.5)
+    assert ratio(p, "auto", "pogo") == pytest.approx(0.5)
+
+
+def test_the_verdict_says_where_auto_is_worse_than_a_choice_by_hand_and_off_the_manifold():
+    runs = {"auto": curve(1, 0.5, 0.01, error=1e-3), "pogo": curve(1, 0.5, 0.1)}
+    told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.01, 0.001)})]})
+    assert "slower than our best choice by hand on test (" in told
+    assert "1.0e-03 from the manifold, beyond 1e-05" in told
+    told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.6, 0.05)})]})
+    assert "slower than our best choice by hand nowhere" in told
+
+
+def test_without_rivals_there_is_nothing_to_compare():
+    told = verdict({"problems": [summary({"auto": curve(1, 0.1, 0.01)})]})
+    assert told.startswith('no problem has both "auto" and a rival')
