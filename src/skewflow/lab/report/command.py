@@ -14,8 +14,6 @@ from ..files import RunError, read_json, read_object, write_atomically
 from .assets import to_svg, to_text
 
 HERE = Path(__file__).parent
-SHOWN: dict[str, Experiment[Any]] = {**EXPERIMENTS, Quality.name: Quality()}
-"""What the page knows: the experiments, and the benchmark that is run as one."""
 SUMMARY = {
     "experiment": str,
     "preset": str,
@@ -63,7 +61,7 @@ def build(runs: Path) -> str:
             "Make one with `skewflow reproduce NAME`."
         )
     sections = [_section(folder) for folder in folders]
-    sections.sort(key=lambda section: (list(SHOWN).index(section["name"]), section["path"]))
+    sections.sort(key=lambda section: (list(_shown()).index(section["name"]), section["path"]))
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -72,16 +70,22 @@ def build(runs: Path) -> str:
     return environment.get_template("page.html.jinja").render(sections=sections, style=style)
 
 
+def _shown() -> dict[str, Experiment[Any]]:
+    """What the page knows: the experiments, and the benchmark that is run as one."""
+    return {**EXPERIMENTS, Quality.name: Quality()}
+
+
 def _section(folder: Path) -> dict[str, Any]:
     """What the page shows of one run."""
     summary = read_object(folder / "summary.json", **SUMMARY)
     name = summary["experiment"]
-    if name not in SHOWN:
+    known = _shown()
+    if name not in known:
         raise RunError(
             f"{folder} holds a run of {name!r}, which this version does not know: it knows "
-            f"{', '.join(sorted(SHOWN))}. Leave that folder out."
+            f"{', '.join(sorted(known))}. Leave that folder out."
         )
-    experiment = SHOWN[name]
+    experiment = known[name]
     results, timing = summary["results"], _optional(folder / "timing.json", {})
     starts = _optional(folder / "environment.json", [])
     return {

@@ -181,8 +181,8 @@ def check(config: QualityConfig) -> None:
 def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) -> dict[str, Any]:
     """Try learning rates, with and without momentum; trials that are done are not done again."""
     method = METHODS[name]
-    result: dict[str, Any] = {"excuse": method.excuse(problem), "trials": [], "finalists": []}
-    result |= {"peak_bytes": None}
+    result: dict[str, Any] = {"trials": [], "finalists": [], "peak_bytes": None}
+    result["excuse"] = method.excuse(problem)
     if result["excuse"] is None:
         result["excuse"] = warm_up(problem, method)
     if result["excuse"] is not None:
@@ -204,12 +204,12 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
             return known[key]
 
         scores |= {Setting(j, momentum): value for j, value in climb(score).items()}
-    result["peak_bytes"] = peak_bytes(problem, method)
     result["trials"] = [_named(s, method, problem) | {"loss": _finite(scores[s])} for s in scores]
-    result["finalists"] = [_named(s, method, problem) for s in finalists(scores)]
-    if not result["finalists"]:
-        result["excuse"] = "lost at every learning rate that was tried"
-    return result
+    chosen = finalists(scores)
+    if not chosen:
+        return result | {"excuse": "lost at every learning rate that was tried"}
+    result["finalists"] = [_named(setting, method, problem) for setting in chosen]
+    return result | {"peak_bytes": peak_bytes(problem, method, chosen[0])}
 
 
 def _named(setting: Setting, method: Method, problem: Problem) -> dict[str, float | None]:

@@ -75,12 +75,11 @@ class Racer:
             self.look()
 
     def _run(self, until: float) -> None:
-        repeat = 1
         while self.seconds < until:
+            left = (until - self.seconds) * self.steps / self.seconds if self.steps else 0.0
+            repeat = max(1, min(round(left), 2 * self.steps))
             self.seconds += self._timed(repeat)
             self.steps += repeat
-            left = (until - self.seconds) / (self.seconds / self.steps)
-            repeat = max(1, min(2 * repeat, math.ceil(left)))
 
     def _timed(self, repeat: int) -> float:
         cuda = self.problem.device.type == "cuda"
@@ -179,6 +178,10 @@ class Setting:
         return method.base(problem) * FACTOR**self.exponent * (1 - self.momentum)
 
 
+COLD = Setting(-4, 0.0)
+"""A setting that no method diverges with."""
+
+
 def trial(problem: Problem, method: Method, setting: Setting, seconds: float) -> float:
     """The last loss of a short run, or infinity."""
     racer = begin(problem, method, setting)
@@ -213,16 +216,16 @@ def finalists(scores: Mapping[Setting, float]) -> list[Setting]:
     return [first, second]
 
 
-def warm_up(problem: Problem, method: Method) -> str | None:
-    """Compile what the method needs; why it cannot run, if so."""
-    racer = begin(problem, method, Setting(-4, 0.0))
-    if isinstance(racer, str):
-        return racer
+def warm_up(problem: Problem, method: Method, setting: Setting = COLD) -> str | None:
+    """Take a few steps of a run that nobody looks at, which compiles kernels; why not, if so."""
     try:
-        for number in range(WARM_UP):
-            racer.runner.step(number)
-        if isinstance(racer, Restarted):
-            racer.solver.solve(0.0)
+        own = problem.fresh()
+        made = method.make(own, setting.lr(method, problem), setting.momentum)
+        if isinstance(made, Solver):
+            made.solve(0.0)
+        else:
+            for number in range(WARM_UP):
+                made.step(number)
     except Exception as error:  # as above
         return f"failed: {reason(error)}"
     return None
@@ -244,14 +247,13 @@ def gradient_ms(problem: Problem) -> float:
     return sorted(times["gradient"])[1]
 
 
-def peak_bytes(problem: Problem, method: Method) -> int | None:
-    """What a run of a few steps takes at most beside the problem, on CUDA."""
+def peak_bytes(problem: Problem, method: Method, setting: Setting) -> int | None:
+    """What a few steps take at most beside the problem, on CUDA."""
     if problem.device.type != "cuda":
         return None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    if warm_up(problem, method) is not None:
-        return None
+    warm_up(problem, method, setting)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before

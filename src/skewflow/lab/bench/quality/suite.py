@@ -39,8 +39,8 @@ class Entry:
 
 
 SUITE: dict[str, Entry] = {
-    "procrustes": Entry(partial(Procrustes, 2000), partial(Procrustes, 128), (2.0, 1.0)),
-    "pca": Entry(partial(PCA, 2000, 1500), partial(PCA, 200, 150), (2.0, 1.0)),
+    "procrustes": Entry(partial(Procrustes, 2000), partial(Procrustes, 128), (1.5, 1.0)),
+    "pca": Entry(partial(PCA, 2000, 1500), partial(PCA, 200, 150), (1.5, 1.0)),
     "online-pca-100": Entry(
         partial(OnlinePCA, 15000, 5000, 100, 128), partial(OnlinePCA, 2000, 256, 16, 32), (1.0, 1.0)
     ),
@@ -55,13 +55,13 @@ SUITE: dict[str, Entry] = {
         (2.0, 1.0),
     ),
     "batched-procrustes": Entry(
-        partial(Procrustes, 100, (200,)), partial(Procrustes, 24, (20,)), (1.0, 1.0)
+        partial(Procrustes, 100, (200,)), partial(Procrustes, 24, (20,)), (0.7, 1.0)
     ),
-    "ica": Entry(partial(ICA, 50000, 256, 128), partial(ICA, 5000, 32, 32), (1.0, 1.0), 1e-4),
-    "assignment": Entry(partial(Assignment, 1000), partial(Assignment, 64), (2.0, 1.0), 1e-4),
-    "brockett": Entry(partial(Brockett, 512), partial(Brockett, 64), (1.0, 1.0)),
-    "wide-linear": Entry(partial(WideLinear, 4096, 256), partial(WideLinear, 256, 32), (2.0, 1.0)),
+    "ica": Entry(partial(ICA, 50000, 256, 128), partial(ICA, 5000, 32, 32), (0.7, 1.0), 1e-4),
+    "assignment": Entry(partial(Assignment, 1000), partial(Assignment, 64), (1.5, 1.0), 1e-4),
+    "brockett": Entry(partial(Brockett, 512), partial(Brockett, 64), (0.7, 1.0)),
+    "wide-linear": Entry(partial(WideLinear, 4096, 256), partial(WideLinear, 256, 32), (1.5, 1.0)),
     "copying": Entry(
-        partial(CopyingNet, 256, 100, 128), partial(CopyingNet, 64, 10, 32), (3.0, 2.0), 1e-3
+        partial(CopyingNet, 256, 100, 128), partial(CopyingNet, 64, 10, 32), (2.5, 2.0), 1e-3
     ),
 }
