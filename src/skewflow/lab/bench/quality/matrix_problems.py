@@ -25,14 +25,14 @@ class Procrustes(Problem):
         self.A, self.B = A, B
         self._target = B.double() @ A.double().mT
         self._constant = float(A.double().square().sum() + B.double().square().sum())
-        U, S, Vh = torch.linalg.svd(self._target)
-        self.optimum = (self._constant - 2 * float(S.sum())) / (2 * d)
-        self._sign = torch.linalg.det((U @ Vh).float()).sign().cpu()
+        values = torch.linalg.svdvals(self._target)
+        self.optimum = (self._constant - 2 * float(values.sum())) / (2 * d)
+        self._sign = torch.linalg.slogdet(self._target).sign.float().cpu()
         self.normalise()
 
     def _drawn(self) -> Float[Tensor, "*batch d d"]:
         X = super()._drawn()
-        X[..., 0] *= (torch.linalg.det(X).sign() * self._sign).unsqueeze(-1)
+        X[..., 0] *= (torch.linalg.slogdet(X).sign * self._sign).unsqueeze(-1)
         return X
 
     def gradient(self, X: Float[Tensor, "*batch d d"], step: int) -> Float[Tensor, "*batch d d"]:
