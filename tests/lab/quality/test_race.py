@@ -152,13 +152,16 @@ def test_the_search_has_an_end():
     assert set(climb(lambda j: math.inf)) == {1, 0, -1, -2, -3, -4, -5, -6}
 
 
-def test_the_best_setting_races_and_one_half_way_to_the_second():
+def test_the_best_setting_races_and_one_between_or_with_batches_below():
     scores = {Setting(0, 0.9): 2.0, Setting(1, 0.9): 1.0, Setting(0, 0.0): 3.0}
-    assert finalists(scores) == [Setting(1, 0.9), Setting(0.5, 0.9)]
+    assert finalists(scores, True) == [Setting(1, 0.9), Setting(0.5, 0.9)]
+    assert finalists(scores, False) == [Setting(1, 0.9), Setting(0, 0.9)]
     scores[Setting(0, 0.0)] = 1.5
-    assert finalists(scores) == [Setting(1, 0.9), Setting(0, 0.0)]
-    assert finalists({Setting(0, 0.0): math.inf, Setting(1, 0.0): 1.0}) == [Setting(1, 0.0)]
-    assert finalists({Setting(0, 0.0): math.inf}) == []
+    assert finalists(scores, True) == [Setting(1, 0.9), Setting(0, 0.0)]
+    one_left = {Setting(0, 0.0): math.inf, Setting(1, 0.0): 1.0}
+    assert finalists(one_left, True) == [Setting(1, 0.0)]
+    assert finalists({Setting(0, 0.0): math.inf}, True) == []
+    assert finalists({Setting(0, 0.0): math.inf}, False) == []
 
 
 def test_learning_rates_start_where_a_step_turns_by_a_radian():

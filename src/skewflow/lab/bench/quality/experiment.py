@@ -205,7 +205,7 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
 
         scores |= {Setting(j, momentum): value for j, value in climb(score).items()}
     result["trials"] = [_named(s, method, problem) | {"loss": _finite(scores[s])} for s in scores]
-    chosen = finalists(scores)
+    chosen = finalists(scores, problem.deterministic)
     if not chosen:
         return result | {"excuse": "lost at every learning rate that was tried"}
     result["finalists"] = [_named(setting, method, problem) for setting in chosen]

@@ -201,12 +201,16 @@ def begin(problem: Problem, method: Method, setting: Setting) -> Racer | str:
         return f"failed: {reason(error)}"
 
 
-def finalists(scores: Mapping[Setting, float]) -> list[Setting]:
-    """Who races: the best setting, and the one half way to the best of its neighbours.
+def finalists(scores: Mapping[Setting, float], deterministic: bool) -> list[Setting]:
+    """Who races: the best setting of the trials, and a second one.
 
-    Where another momentum is second, its best setting races instead.
+    With exact gradients that is half way to the best neighbour, or the best setting of the other
+    momentum if that was second. With batches, a run that is longer than a trial wants a lower rate,
+    since the noise stays with a constant one: the second is the next lower rate.
     """
     order = sorted((s for s in scores if math.isfinite(scores[s])), key=lambda s: scores[s])
+    if order and not deterministic:
+        return [order[0], Setting(order[0].exponent - 1, order[0].momentum)]
     if len(order) < 2:
         return order
     first, second = order[:2]
