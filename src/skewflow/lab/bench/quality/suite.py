@@ -57,9 +57,9 @@ SUITE: dict[str, Entry] = {
     "batched-procrustes": Entry(
         partial(Procrustes, 100, (200,)), partial(Procrustes, 24, (20,)), (0.7, 1.0)
     ),
-    "ica": Entry(partial(ICA, 50000, 256, 128), partial(ICA, 5000, 32, 32), (0.7, 1.0), 1e-4),
-    "assignment": Entry(partial(Assignment, 1000), partial(Assignment, 64), (1.5, 1.0), 1e-4),
-    "brockett": Entry(partial(Brockett, 512), partial(Brockett, 64), (0.7, 1.0)),
+    "ica": Entry(partial(ICA, 50000, 256, 128), partial(ICA, 5000, 64, 32), (0.7, 1.0), 1e-4),
+    "assignment": Entry(partial(Assignment, 1000), partial(Assignment, 100), (1.5, 1.0), 1e-4),
+    "brockett": Entry(partial(Brockett, 512), partial(Brockett, 100), (0.7, 1.0)),
     "wide-linear": Entry(partial(WideLinear, 4096, 256), partial(WideLinear, 256, 32), (1.5, 1.0)),
     "copying": Entry(
         partial(CopyingNet, 256, 100, 128), partial(CopyingNet, 64, 10, 32), (2.5, 2.0), 1e-3
