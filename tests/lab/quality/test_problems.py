@@ -204,6 +204,13 @@ def test_the_point_that_counts_is_the_polar_factor(scale, generator):
     assert error == pytest.approx(float(orthogonality_error(X).max()) / 2)
 
 
+def test_many_columns_may_be_away_by_more_than_one_in_all():
+    X = 1.1 * torch.eye(40, dtype=torch.float64)  # each by 0.21, all by 1.3
+    Y, error = on_manifold(X)
+    assert_close("Y", torch.eye(40, dtype=torch.float64), Y)
+    assert error == pytest.approx(0.21)
+
+
 def test_a_point_that_is_far_or_not_finite_has_none():
     assert on_manifold(2 * torch.eye(3)) == (None, pytest.approx(3.0))
     assert on_manifold(torch.full((3, 3), torch.nan)) == (None, None)

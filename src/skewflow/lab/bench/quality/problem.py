@@ -11,8 +11,6 @@ from ....geometry.precision import full_precision
 from ...seeds import spawn
 
 Factors = tuple[Tensor, Tensor]
-LOST = 0.5
-"""From this distance on to the manifold, $\\|X^\\top X - I\\|_F$, a point counts as lost."""
 POWER_STEPS = 20
 
 
@@ -90,8 +88,9 @@ def on_manifold(
     r"""The nearest orthonormal matrices in float64, and $\max\|X^\top X - I\|_F / \sqrt k$.
 
     A loss counts at the nearest point: one who leaves the manifold gains nothing by it, and loses
-    nothing. Newton-Schulz iterations: few products, and no SVD on a GPU. None for a point that is
-    not finite or farther away than `LOST`; its distance is None too where that is not finite.
+    nothing. Newton-Schulz iterations: few products, and no SVD on a GPU. They find it where
+    $R = X^\top X - I$ has a spectral norm below one, for which $\|R^2\|_F^{1/2}$ is a bound. None
+    for other points; the distance is None too where that is not finite.
 
     Example:
         >>> Y, error = on_manifold(torch.eye(3, 2) * 1.01)
@@ -102,14 +101,18 @@ def on_manifold(
     I = torch.eye(X.shape[-1], dtype=Y.dtype, device=Y.device)
     first = None
     with full_precision():
-        for _ in range(12):
+        for _ in range(30):
             residual = Y.mT @ Y - I
-            error = float(torch.linalg.matrix_norm(residual).amax())
+            error = float(_frobenius(residual))
             if first is None:
                 first = error / X.shape[-1] ** 0.5
-            if not error <= LOST:  # which NaN is not
+            if not error < 1 and not float(_frobenius(residual @ residual)) < 1:  # nor is NaN
                 return None, first if first < float("inf") else None
             if error < 1e-11 * X.shape[-1] ** 0.5:
                 break
             Y = Y - Y @ residual / 2
     return Y, first
+
+
+def _frobenius(A: Float[Tensor, "*batch k k"]) -> Float[Tensor, ""]:
+    return torch.linalg.matrix_norm(A).amax()
