@@ -67,8 +67,7 @@ class Quality(Experiment[QualityConfig]):
         "paper": QualityConfig(device="cuda"),
     }
     preset_help = (
-        '"quick" takes two minutes on a CPU, "cpu" half an hour there, "paper" about 25 minutes '
-        "on a GPU."
+        '"quick" takes two minutes on a CPU, "cpu" twenty there, "paper" about 25 minutes on a GPU.'
     )
     local = frozenset({"problems"})
 
