@@ -60,7 +60,8 @@ def test_a_run_has_every_cell_in_its_tables_and_on_the_page(bench, tmp_path):
         (p, m) for p in ("procrustes", "pca") for m in ("auto", "dense", "landing")
     }
     for row in summary["results"]["problems"][0]["rows"]:
-        assert row["final_gap"] < 0.9 and row["error"] < 1e-2 and row["ms"] > 0
+        # How far it comes in its time is the machine's; that it goes downhill is not.
+        assert row["final_gap"] < 1.0 and row["error"] < 1e-2 and row["ms"] > 0
         assert row["points"][0] == [0.0, 0, 1.0]
     assert (tmp_path / "quality/figures/quality.svg").stat().st_size > 1000
     assert summary["verdict"] in build(tmp_path).replace("&#34;", '"')
@@ -111,6 +112,13 @@ def test_rivals_that_are_not_there_or_do_not_fit_are_named_with_the_reason(bench
     assert summary["verdict"].startswith('no problem has both "auto" and a rival')
 
 
+def test_a_race_without_anybody_is_a_table_of_reasons(bench, monkeypatch):
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    summary = bench(methods=("pogo",))  # a legend without lines would warn
+    notes = [row["note"] for p in summary["results"]["problems"] for row in p["rows"]]
+    assert len(notes) == 2 and all("not installed" in note for note in notes)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_takes_a_problem_downhill_from_the_same_start(name):
     method = METHODS[name]
@@ -137,7 +145,9 @@ def test_every_method_takes_a_problem_downhill_from_the_same_start(name):
         ({"problems": ("pca", "sorting")}, "--problems must be some of procrustes, pca: got sort"),
         ({"problems": ()}, "--problems must be some of procrustes, pca: got none"),
         ({"methods": ("adam",)}, "--methods must be some of auto, s=2.*: got adam"),
-        ({"seconds": 0.0}, "--seconds must be positive: got 0.0"),
+        ({"seconds": 0.0}, "--seconds must be above 0 and finite: got 0.0"),
+        ({"seconds": float("inf")}, "--seconds must be above 0 and finite: got inf"),
+        ({"seconds": float("nan")}, "--seconds must be above 0 and finite: got nan"),
         ({"problems": ("pca", "pca")}, "cells must have different names: got 'pca_auto' twice"),
     ],
 )

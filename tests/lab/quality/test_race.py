@@ -238,6 +238,11 @@ def test_a_gap_below_the_floor_counts_as_solved():
     assert "on 1 of 1 problems" in verdict({"problems": [p]})
 
 
+def test_nobody_may_come_below_the_start_of_a_problem_without_known_optimum():
+    p = summary({"auto": curve(1, 1.5), "pogo": curve(1, 3)}, optimum=None)
+    assert [row["final_gap"] for row in p["rows"]] == [0.5, 2.0]
+
+
 def test_the_best_loss_of_all_stands_for_an_unknown_optimum():
     p = summary({"auto": curve(1, -1, -3), "pogo": curve(1, 0, -1)}, optimum=None)
     assert not p["known_optimum"] and p["target"] == pytest.approx(0.5)

@@ -249,6 +249,12 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
         values = () if value is None else (value,)
         status, _, err = call(monkeypatch, capsys, *words, option, *values)
         assert status == 1 and text in " ".join(err.split())
+    twice = ("--backend", "mjx", "--seeds", 3, 3)
+    status, _, err = call(monkeypatch, capsys, *words, *twice)
+    assert (
+        status == 1
+        and "got 'HalfCheetah,stoch-ortRNN,h=64,seed=3' twice. Give each" in " ".join(err.split())
+    )
     monkeypatch.setattr(ray_workers, "find_spec", lambda name: None)
     status, _, err = call(monkeypatch, capsys, *words, "--workers", "ray")
     assert status == 1 and "pip install 'skewflow[ray]'" in " ".join(err.split())

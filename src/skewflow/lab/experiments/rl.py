@@ -314,8 +314,14 @@ def _check(config: RLConfig) -> None:
         raise RunError(f"--train-horizon belongs to --backend mjx: got --backend {config.backend}.")
     if config.videos:
         renderer()  # before hours of training
-    if not _jobs(config):
+    names = [job.cell for job in _jobs(config)]
+    if not names:
         raise RunError("a run needs at least one task, method, hidden size and seed: got none.")
+    for name in names:
+        if names.count(name) > 1:  # two of one lot would be counted as two seeds
+            raise RunError(
+                f"policies must differ: got {name!r} twice. Give each value of an option once."
+            )
 
 
 def _workers(config: RLConfig, rollout: Rollout) -> Workers:

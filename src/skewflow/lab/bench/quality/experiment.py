@@ -173,8 +173,8 @@ def check(config: QualityConfig) -> None:
             raise RunError(
                 f"--{flag} must be some of {', '.join(known)}: got {', '.join(wrong) or 'none'}."
             )
-    if config.seconds is not None and not config.seconds > 0:
-        raise RunError(f"--seconds must be positive: got {config.seconds}.")
+    if config.seconds is not None and not 0 < config.seconds < math.inf:
+        raise RunError(f"--seconds must be above 0 and finite: got {config.seconds}.")
 
 
 def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) -> dict[str, Any]:

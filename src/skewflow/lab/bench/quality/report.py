@@ -33,7 +33,7 @@ def problem_summary(
     optimum = race["optimum"]
     if optimum is None:
         optimum = min((p["loss"] for run in race["runs"] for p in run["curve"]), default=0.0)
-    scale = race["start"] - optimum
+    scale = race["start"] - optimum or 1.0  # nobody came below the start
     runs = [run | {"points": _points(run["curve"], optimum, scale)} for run in race["runs"]]
     target = _best_final([run for run in runs if run["method"] not in ours], race["floor"])
     by_hand = [run for run in runs if run["method"] in ours and run["method"] != AUTO]
@@ -187,7 +187,8 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
             if problem["target"] is not None:
                 axis.axhline(problem["target"], color="#8c8c8c", lw=0.8, ls=":")
             axis.set_title(problem["name"])
-            axis.legend(fontsize=7)
+            if done:
+                axis.legend(fontsize=7)
         for axis in axes[-1]:
             axis.set_xlabel("seconds")
         for axis in axes[:, 0]:
