@@ -10,11 +10,11 @@ from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.files import RunError, write_json
 
 
-def finished(folder, task, score, seconds=2.0):
+def finished(folder, task, score, seconds=2.0, hidden=8):
     """The files of a run of one task, of a method and two generations."""
     cell = f"{task},lot=0"
     run = {"score": score, "steps": 40, "drift": None, "curve": [0.0, score], "cell": f"{task},x"}
-    group = {"task": task, "hidden": 8, "generations": 2, "horizon": 9, "num_scores": 3}
+    group = {"task": task, "hidden": hidden, "generations": 2, "horizon": 9, "num_scores": 3}
     results = {
         "updates": {},
         "lots": {cell: 12},
@@ -63,6 +63,15 @@ def test_parts_become_one_run_that_the_report_shows(tmp_path, monkeypatch, capsy
     collected(parts, tmp_path / "all")  # a collected run may be written anew
 
 
+def test_lots_of_one_task_at_two_sizes_keep_their_clocks(tmp_path):
+    runs = [finished(tmp_path / str(h), "Humanoid", 5, float(h), hidden=h) for h in (4, 6)]
+    rates = (collected(tuple(runs), tmp_path / "all") / "tables/throughput.csv").read_text()
+    assert rates.splitlines()[1:] == [
+        '"Humanoid,lot=0",12,30,7.5,3.75,9.0',
+        '"Humanoid,lot=0,run=2",12,30,5.0,2.5,9.0',
+    ]
+
+
 @pytest.mark.bad_input
 def test_what_cannot_be_collected_is_refused(tmp_path):
     run = finished(tmp_path / "a" / "rl", "Humanoid", 5)
@@ -71,6 +80,8 @@ def test_what_cannot_be_collected_is_refused(tmp_path):
     before = (other / "summary.json").read_bytes()
     with pytest.raises(RunError, match="must differ in task or size: Humanoid, h = 8 is in two"):
         collected((run, same), tmp_path / "all")
+    with pytest.raises(RunError, match="must differ in task or size: Humanoid, h = 8 is in two"):
+        collected((run, run), tmp_path / "all")
     with pytest.raises(RunError, match="holds a run, and a collected one must not take its place"):
         collected((run, other), tmp_path / "c")
     with pytest.raises(RunError, match="must be of one experiment that this version knows: got no"):
@@ -78,6 +89,9 @@ def test_what_cannot_be_collected_is_refused(tmp_path):
     with pytest.raises(RunError, match="summary.json"):
         collected((tmp_path / "none",), tmp_path / "all")
     with pytest.raises(RunError, match="that has parts: haar has none"):
-        EXPERIMENTS["haar"].merge([{}])
+        EXPERIMENTS["haar"].merge([({}, {})])
+    write_json(same / "environment.json", {"jax": "1"})
+    with pytest.raises(RunError, match="environment.json must be a list of JSON objects"):
+        collected((same,), tmp_path / "all")
     assert (other / "summary.json").read_bytes() == before
     assert not (tmp_path / "all").exists()

@@ -1,7 +1,7 @@
 """`skewflow collect`: finished runs of parts of one experiment, shown as one run."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -9,6 +9,7 @@ from .experiments import EXPERIMENTS
 from .files import RunError, read_json, read_object, write_bytes, write_json
 from .report.assets import write_assets
 from .report.command import SUMMARY
+from .run import read_starts
 
 COLLECTED = "collected"
 """Stands where a run has its preset."""
@@ -34,8 +35,8 @@ def collected(runs: tuple[Path, ...], out: Path) -> Path:
     Raises:
         RunError: If there are none, or they are not parts of one experiment.
     """
-    summaries = {run: read_object(run / "summary.json", **SUMMARY) for run in runs}
-    names = sorted({summary["experiment"] for summary in summaries.values()})
+    summaries = [read_object(run / "summary.json", **SUMMARY) for run in runs]
+    names = sorted({summary["experiment"] for summary in summaries})
     if len(names) != 1 or names[0] not in EXPERIMENTS:
         found = ", ".join(names) or "none"
         raise RunError(
@@ -43,22 +44,21 @@ def collected(runs: tuple[Path, ...], out: Path) -> Path:
             f"{found}. Name the folders of finished runs, each with its summary.json."
         )
     experiment = EXPERIMENTS[names[0]]
-    results = experiment.merge([summary["results"] for summary in summaries.values()])
-    timing: dict[str, Any] = {}
-    for run in runs:
-        timing |= read_object(run / "timing.json")
+    clocks = [read_object(run / "timing.json") for run in runs]
+    parts = [summary["results"] for summary in summaries]
+    results, timing = experiment.merge(list(zip(parts, clocks, strict=True)))
     whole = {
         "experiment": experiment.name,
         "preset": COLLECTED,
-        "command": "\n".join(summary["command"] for summary in summaries.values()),
-        "config": {f"run {n}": part["config"] for n, part in enumerate(summaries.values(), 1)},
+        "command": "\n".join(summary["command"] for summary in summaries),
+        "config": {f"run {n}": part["config"] for n, part in enumerate(summaries, 1)},
     }
     folder = out / experiment.name
     _check_target(folder)
     starts = [
         {"run": str(n), **start}
         for n, run in enumerate(runs, 1)
-        for start in read_json(run / "environment.json")
+        for start in read_starts(run / "environment.json")
     ]
     write_json(folder / "environment.json", starts)
     write_json(folder / "timing.json", timing)

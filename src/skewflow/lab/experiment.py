@@ -105,8 +105,10 @@ class Experiment(ABC, Generic[Config]):
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
         """The figures."""
 
-    def merge(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The results of several runs as those of one, for `skewflow collect`.
+    def merge(
+        self, parts: Sequence[tuple[Mapping[str, Any], Timing]]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The results and clocks of several runs as those of one, for `skewflow collect`.
 
         Raises:
             RunError: If they cannot stand beside each other.

@@ -93,7 +93,7 @@ class Run:
                 )
             found = read_object(path, experiment=str, config=dict, command=str)
             _same_config(found, wanted, folder)
-            starts = _read_starts(folder / "environment.json")
+            starts = read_starts(folder / "environment.json")
             run._recover()
         now = {**environment(wanted["config"].get("device", "cpu")), **(besides or {})}
         if starts:
@@ -238,7 +238,7 @@ def _exists(path: Path) -> bool:
         raise cannot_write(path, error) from error
 
 
-def _read_starts(path: Path) -> list[dict[str, str]]:
+def read_starts(path: Path) -> list[dict[str, str]]:
     """The entries of `environment.json`."""
     starts = read_json(path)
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):

@@ -230,7 +230,9 @@ class RL(Experiment[RLConfig]):
             ],
         }
 
-    def merge(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def merge(
+        self, parts: Sequence[tuple[Mapping[str, Any], Timing]]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of runs of different tasks or sizes."""
         return rl_report.merge(parts)
 

@@ -118,16 +118,24 @@ def _throughput(lots: Mapping[str, int], timing: Timing) -> Table:
     )
 
 
-def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of runs of different tasks or sizes as one.
+def merge(
+    parts: Sequence[tuple[Mapping[str, Any], Timing]],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results and clocks of runs of different tasks or sizes as one.
+
+    Lots of one task at two sizes have the same name: the second has the number of its run.
 
     Raises:
         RunError: If two of them hold the same.
     """
     merged: dict[str, Any] = {"updates": {}, "lots": {}, "groups": []}
-    for part in parts:
-        for name in ("updates", "lots"):
-            merged[name] |= part[name]
+    clocks: dict[str, Any] = {}
+    for n, (part, timing) in enumerate(parts, 1):
+        lots = part.get("lots", {})  # runs of earlier versions have none
+        renamed = {cell: f"{cell},run={n}" for cell in lots if cell in merged["lots"]}
+        merged["lots"] |= {renamed.get(cell, cell): many for cell, many in lots.items()}
+        clocks |= {renamed.get(cell, cell): clock for cell, clock in timing.items()}
+        merged["updates"] |= part.get("updates", {})
         merged["groups"] += part["groups"]
     places = [_place(group) for group in merged["groups"]]
     for place in places:
@@ -136,7 +144,7 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 f"runs that are collected must differ in task or size: {place} is in two of them. "
                 "Leave one out."
             )
-    return merged
+    return merged, clocks
 
 
 def figures(results: Mapping[str, Any]) -> list[Figure]:
