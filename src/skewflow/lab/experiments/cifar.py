@@ -211,9 +211,12 @@ def _check(config: CifarConfig) -> None:
         if getattr(config, name) < 1:
             flag = name.replace("_", "-")
             raise RunError(f"--{flag} must be at least 1: got {getattr(config, name)}.")
-    for name in ("lr", *(["images"] if config.images is not None else [])):
-        if not getattr(config, name) > 0:
-            raise RunError(f"--{name} must be positive: got {getattr(config, name)}.")
+    if config.images is not None and config.images < 1:
+        raise RunError(f"--images must be positive: got {config.images}.")
+    for name, rates in (("lr", (config.lr,)), ("lrs", config.lrs), ("scales", config.scales)):
+        for rate in rates:
+            if not 0 < rate < math.inf:
+                raise RunError(f"--{name} must be above 0 and finite: got {rate}.")
     if not math.isfinite(config.shift):
         raise RunError(f"--shift must be finite: got {config.shift}.")
 
