@@ -89,6 +89,15 @@ def test_settings_that_the_library_refuses_are_errors(monkeypatch, capsys, tmp_p
     assert text in " ".join(message.split())
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name, option", [("numerics", "--norms"), ("rho", "--lr")])
+def test_numbers_that_are_not_finite_are_errors(monkeypatch, capsys, tmp_path, name, option):
+    words = ("reproduce", name, "--out", tmp_path, option, "inf")
+    status, _, err = call(monkeypatch, capsys, *words)
+    assert status == 1 and f"{option} must be finite: got inf." in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch, capsys, tmp_path, walk):
     def fail(*_):
         raise ValueError("a bug")

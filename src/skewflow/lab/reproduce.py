@@ -1,5 +1,6 @@
 """`skewflow reproduce NAME`: run an experiment in a folder of its own."""
 
+import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from rich.progress import (
 from ..kernels.permutation.cpu import start_threads
 from .experiment import Experiment
 from .experiments import EXPERIMENTS
-from .files import read_json, write_json
+from .files import RunError, read_json, write_json
 from .report.assets import write_assets
 from .run import Run
 
@@ -64,6 +65,7 @@ def execute(
         "config": {k: v for k, v in asdict(config).items() if k not in experiment.local},
     }
     cells = experiment.cells(config)
+    _check_finite(config)
     start_threads()
     besides = experiment.environment(config)
     run = Run.start(folder, cells, wanted, resume=resume, besides=besides)
@@ -92,6 +94,14 @@ def execute(
         run.on_progress = partial(_advance, bar, task, 0)
         experiment.film(config, results, run)
     return folder
+
+
+def _check_finite(config: Any) -> None:
+    """No file of a run can hold another number; experiments may refuse more by themselves."""
+    for name, value in asdict(config).items():
+        for number in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise RunError(f"--{name.replace('_', '-')} must be finite: got {number}.")
 
 
 def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
