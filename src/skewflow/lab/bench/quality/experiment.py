@@ -67,7 +67,8 @@ class Quality(Experiment[QualityConfig]):
         "paper": QualityConfig(device="cuda"),
     }
     preset_help = (
-        '"quick" takes two minutes on a CPU, "cpu" twenty there, "paper" about 25 minutes on a GPU.'
+        '"quick" takes two minutes on a CPU, "cpu" twenty there, "paper" about 25 minutes on a GPU '
+        "(an estimate)."
     )
     local = frozenset({"problems"})
 
