@@ -105,10 +105,7 @@ class Cifar(Experiment[CifarConfig]):
         "(about 66% test accuracy); s = 2 is too noisy, s = d / ln d is competitive with the exact "
         "method (Sec. 6.2). The figure's values are not in the text."
     )
-    preset_help = (
-        '"quick" takes half a minute; "paper" is for a GPU, where an epoch of five PlainNet-110s '
-        "side by side takes 12 seconds on an H200."
-    )
+    preset_help = '"quick" takes half a minute; "paper" is for a GPU.'
     presets: Mapping[str, CifarConfig] = {
         "quick": CifarConfig(
             depth=8, width=4, batch=32, epochs=3, search_epochs=1, images=640, save_every=1,
