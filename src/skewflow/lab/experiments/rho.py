@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import balance
 from ..data import SOURCES, Digits, default_images, load_images
 from ..experiment import Experiment, Figure, Table, Timing
 from ..mlp import OrthogonalMLP, Training
 from ..run import Run
 from ..threads import one_thread
-from . import _balance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class RhoConfig:
 
     d: int = 200
     """Width of the orthogonal layer."""
-    block_sizes: tuple[int, ...] = _balance.BLOCK_SIZES
+    block_sizes: tuple[int, ...] = balance.BLOCK_SIZES
     """Block sizes s."""
     num_steps: int = 3000
     """Training steps."""
@@ -77,7 +77,7 @@ class Rho(Experiment[RhoConfig]):
             if step % config.every == 0:
                 G = model.W.grad
                 assert G is not None
-                values = _balance.measure(model.W.detach(), G, config.block_sizes)
+                values = balance.measure(model.W.detach(), G, config.block_sizes)
                 rows.append({"step": step, "loss": loss, "rho": values})
                 run.metric(cell, step=step, loss=loss, **{f"rho {s}": v for s, v in values.items()})
 
@@ -94,7 +94,7 @@ class Rho(Experiment[RhoConfig]):
         return {
             "d": config.d,
             "data": SOURCES[config.data],
-            "sizes": _balance.summarise(config.d, config.block_sizes, rows),
+            "sizes": balance.summarise(config.d, config.block_sizes, rows),
             "curves": {name: cell["rows"] for name, cell in cells.items()},
         }
 
@@ -102,15 +102,15 @@ class Rho(Experiment[RhoConfig]):
         """How much rho moved, and how far from d/s it is."""
         return (
             f"In training an orthogonal layer of width {results['d']} on {results['data']}, "
-            f"{_balance.verdict(results['sizes'])}."
+            f"{balance.verdict(results['sizes'])}."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
         """One row for each s."""
-        return [_balance.table([((), results["sizes"])])]
+        return [balance.table([((), results["sizes"])])]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
         """The curves on a logarithmic axis, d/s dotted."""
         caption = f"rho in training on {results['data']}, d = {results['d']}"
         sizes, curves = results["sizes"], results["curves"]
-        return [_balance.figure("rho", sizes, curves, caption, "iteration")]
+        return [balance.figure("rho", sizes, curves, caption, "iteration")]

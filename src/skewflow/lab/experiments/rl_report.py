@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from .. import balance
 from ..experiment import Figure, Table, Timing, Value, Video
 from ..files import RunError
-from . import _balance, _updates
+from . import _updates
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -32,7 +33,7 @@ def verdict(results: Mapping[str, Any]) -> str:
             f"{listed}{_apart(ranked, scores)}"
         )
     told += [
-        f"Along stoch-ortRNN on {_place(group)}, {_balance.verdict(sizes)}"
+        f"Along stoch-ortRNN on {_place(group)}, {balance.verdict(sizes)}"
         for group, sizes in _balances(results)
     ]
     return f"Mean return of the last policy, with the least and largest seed. {'. '.join(told)}."
@@ -94,7 +95,7 @@ def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
         shown.append(_throughput(results["lots"], timing))
     if balances := _balances(results):
         named = [((group["task"], group["hidden"]), sizes) for group, sizes in balances]
-        shown.append(_balance.table(named, ("task", "d")))
+        shown.append(balance.table(named, ("task", "d")))
     return shown
 
 
@@ -175,7 +176,7 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
     for group, sizes in _balances(results):
         curves = {run["cell"]: run["rho"] for run in group["methods"]["stoch-ortRNN"]}
         caption = f"rho along stoch-ortRNN on {_place(group)}"
-        shown.append(_balance.figure(f"rho-{_file(group)}", sizes, curves, caption, "generation"))
+        shown.append(balance.figure(f"rho-{_file(group)}", sizes, curves, caption, "generation"))
     return shown
 
 
@@ -224,7 +225,7 @@ def _balances(results: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[
         rows = [row for run in runs for row in run.get("rho", ())]
         if rows:
             d = group["hidden"]
-            found.append((group, _balance.summarise(d, _balance.sizes(d), rows)))
+            found.append((group, balance.summarise(d, balance.sizes(d), rows)))
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from torch import nn
 
 from ...es import EvolutionStrategy, Outcome
+from .. import balance
 from ..methods import relative_error
 from ..seeds import spawn
 from .methods import FREE, Method, after_step, optimizers, start
@@ -85,11 +86,9 @@ class Trainee(Generic[Strategy]):
 
     def _measure(self, *_: object) -> None:
         """The balance of Omega before a step (Sec. 9.2)."""
-        from ..experiments import _balance  # whose package imports this module
-
         W, step = self.params["W"], self.strategy.generation
         if step % self._rho_every == 0 and W.grad is not None and W.grad.any():
-            values = _balance.measure(W.detach(), W.grad, _balance.sizes(self.job.hidden))
+            values = balance.measure(W.detach(), W.grad, balance.sizes(self.job.hidden))
             self._balance.append({"step": step, "rho": values})
 
     def tell(self, outcomes: Sequence[Outcome], **measured: int) -> dict[str, Any]:

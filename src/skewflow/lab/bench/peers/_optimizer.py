@@ -1,5 +1,6 @@
 """What the rivals share: parameters in turn, and a momentum that is there."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,22 +8,23 @@ import torch
 from torch import Tensor
 
 
-class InTurn(torch.optim.Optimizer):
+class InTurn(torch.optim.Optimizer, ABC):
     """An optimiser that moves one parameter after the other by `_moved`."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, **options: Any) -> None:
         super().__init__(params, {"lr": lr, **options})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
                     p.copy_(self._moved(p, p.grad, group, self.state[p]))
 
+    @abstractmethod
     def _moved(self, X: Tensor, G: Tensor, group: dict[str, Any], state: dict[str, Any]) -> Tensor:
-        raise NotImplementedError
+        """Where a parameter goes."""
 
 
 def accumulated(G: Tensor, momentum: float, state: dict[str, Any]) -> Tensor:

@@ -66,10 +66,7 @@ class Quality(Experiment[QualityConfig]):
         "cpu": QualityConfig(device="cpu", size="reduced"),
         "paper": QualityConfig(device="cuda"),
     }
-    preset_help = (
-        '"quick" takes two minutes on a CPU, "cpu" twenty there, "paper" about 25 minutes on a GPU '
-        "(an estimate)."
-    )
+    preset_help = '"quick" and "cpu" take minutes on a CPU, "paper" needs a GPU.'
     local = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:

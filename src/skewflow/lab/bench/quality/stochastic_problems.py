@@ -1,5 +1,7 @@
 """Problems whose gradients are those of batches: online PCA, ICA, a wide linear network."""
 
+from abc import abstractmethod
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -43,9 +45,9 @@ class Batches(Problem):
         A, B = self.factors(X, step)
         return A @ B.mT
 
+    @abstractmethod
     def factors(self, X: Float[Tensor, "d k"], step: int) -> Factors:
         """Samples, and how the loss moves with what they become."""
-        raise NotImplementedError
 
 
 class OnlinePCA(Batches):

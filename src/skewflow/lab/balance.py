@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ...tournaments import EdgeWeights
-from ...tournaments.balance import rho
-from ..experiment import Figure, Table, Value
+from ..tournaments import EdgeWeights
+from ..tournaments.balance import rho
+from .experiment import Figure, Table, Value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
