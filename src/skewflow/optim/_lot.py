@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteGradientError
-from ..geometry import tangent_project
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update, direction
 from ._dense import dense_step
@@ -88,7 +87,8 @@ class Lot:
         D, new = direction(G.to(X.dtype), M, update)
         if new is not None:
             # The normal part gives no force here, but from the next point's view it would.
-            new = tangent_project(X, new)
+            S = X.mT @ new  # `tangent_project`, which would wait for the device to check its input
+            new = new - X @ ((S + S.mT) / 2)
         finite = None
         if X.device.type == "cuda":  # elsewhere the gradients were looked at before the step
             D, new, finite = self._without_nonfinite(D, new, M)
