@@ -99,7 +99,7 @@ def test_the_verdict_and_the_table_follow_the_numbers():
     results = {"depth": 110, "data": "images", "epochs": 100, "shift": 1.25, "search": {"a": 0.5}}
     results["methods"] = methods
     text = CIFAR.verdict(results)
-    assert "s = d / ln d is at least vanilla's and within 1 point of the exact" in text
+    assert "s = d / ln d is at least vanilla's and at most 1 point below the exact" in text
     assert "(-0.50 points)" in text and "s = 2 is worse than that (-29.50 points)" in text
     assert "orthogonality error at the end is 2.0e-06" in text
     methods["s=r"]["final"] = [0.5, 0.5]

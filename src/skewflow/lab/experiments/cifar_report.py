@@ -58,7 +58,7 @@ def verdict_of(results: Mapping[str, Any]) -> str:
     if {"vanilla", "s=r", "exact"} <= set(final):
         better = "at least vanilla's" if final["s=r"] >= final["vanilla"] else "below vanilla's"
         gap = final["exact"] - final["s=r"]
-        near = "within 1 point of" if abs(gap) <= 1 else "more than 1 point from"
+        near = "at most 1 point below" if gap <= 1 else "more than 1 point below"
         text += f" s = d / ln d is {better} and {near} the exact method ({-gap:+.2f} points)."
     if {"s=2", "s=r"} <= set(final):
         noisy = "worse" if final["s=2"] < final["s=r"] - 1 else "not worse"
