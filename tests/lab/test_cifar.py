@@ -104,7 +104,7 @@ def test_the_verdict_and_the_table_follow_the_numbers():
     assert "orthogonality error at the end is 2.0e-06" in text
     methods["s=r"]["final"] = [0.5, 0.5]
     text = CIFAR.verdict(results)
-    assert "below vanilla's and more than 1 point from" in text and "s = 2 is not worse" in text
+    assert "below vanilla's and more than 1 point below" in text and "s = 2 is not worse" in text
     timing = {"seed-0": {"s=r seconds an epoch": 4.0}, "seed-1": {"s=r seconds an epoch": 6.0}}
     table = CIFAR.tables(results, timing)[0]
     row = dict(zip(table.columns, table.rows[3], strict=True))
