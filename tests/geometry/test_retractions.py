@@ -15,7 +15,6 @@ from helpers import (
 )
 from skewflow.errors import NonFiniteError, NotOnManifoldError
 from skewflow.geometry import basis, cayley, expm, omega, orthogonality_error, taylor
-from skewflow.geometry.retractions import expm_without_waiting
 
 RETRACTIONS = {
     "expm": expm,
@@ -49,13 +48,6 @@ def test_expm_equals_scipys(d, norm, generator):
     A = with_norm(A, norm) if d > 1 else A
     # Squaring doubles the error log2(norm) times, in scipy as in torch: a factor of the norm.
     assert_close("expm", scipy_expm(A), expm(A), factor=max(1.0, norm))
-
-
-def test_expm_without_waiting_equals_scipys_for_a_batch_of_any_norms(generator):
-    norms = torch.tensor([0.0, 1e-3, 0.3, 1.0, 30.0, 1000.0], dtype=torch.float64)
-    A = torch.stack([with_norm(random_skew(7, generator=generator), norm) for norm in norms])
-    for norm, a, R in zip(norms.tolist(), A, expm_without_waiting(A), strict=True):
-        assert_close("expm", scipy_expm(a), R, factor=max(1.0, norm))
 
 
 def test_expm_is_defined_for_matrices_that_are_not_skew(generator):

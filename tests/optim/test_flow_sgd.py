@@ -385,11 +385,56 @@ def test_a_gradient_that_is_not_finite_can_be_skipped_and_counted(block_size, ge
     assert torch.isfinite(optimizer.state[q]["momentum_buffer"]).all()
 
 
-def test_a_gradient_whose_sum_overflows_is_fine(generator):
+@pytest.mark.parametrize("block_size", [2, 3, "dense"])
+def test_a_gradient_whose_sum_overflows_is_fine(block_size, generator):
     p = weight((4, 4), generator, torch.float32)
-    p.grad = torch.full((4, 4), 3e38)
-    FlowSGD([p], lr=0.0, block_size=2).step()
+    p.grad = torch.full((4, 4), 1e18) - 1e17 * torch.eye(4)
+    FlowSGD([p], lr=1e30, block_size=block_size).step()
     assert check_stiefel(p.detach())
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("block_size", [2, 3, "dense"])
+def test_a_gradient_whose_products_overflow_raises_and_changes_nothing(block_size, generator):
+    p, q = (weight((4, 4), generator, torch.float32) for _ in range(2))
+    p.grad, q.grad = torch.ones(4, 4).triu(), torch.full((4, 4), 3e38)
+    before = p.detach().clone(), q.detach().clone()
+    optimizer = FlowSGD([("p", p), ("q", q)], lr=0.1, momentum=0.9, block_size=block_size)
+    with pytest.raises(NonFiniteGradientError, match="of q must be finite: 16 of .* above 1e\\+18"):
+        optimizer.step()
+    assert torch.equal(p, before[0]) and torch.equal(q, before[1])
+    assert not any(s["momentum_buffer"].any() for s in optimizer.state.values())
+
+
+@pytest.mark.parametrize("lr", [1e-6, 1.0, 1e3, 1e8, 1e30, 1e300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_size": 2},
+        {"block_size": 5},
+        {"block_size": 12},
+        {"block_size": 5, "retraction": "cayley"},
+        {"block_size": 12, "retraction": "cayley"},
+        {"block_size": 5, "sampler": "round_robin"},
+        {"block_size": "dense"},
+        {"block_size": "dense", "retraction": "cayley"},
+        {"block_size": "dense", "retraction": "polar"},
+    ],
+    ids=str,
+)
+def test_no_learning_rate_leaves_the_manifold(options, dtype, lr, generator):
+    shapes = [(25, 25)]  # the only one of these that the sampler has a family for
+    if "sampler" not in options:
+        shapes += [(30, 30), (30, 7), (7, 30), (2, 30, 20)]
+    params = [weight(shape, generator, dtype) for shape in shapes]
+    for p in params:
+        set_gradient(p, generator)
+    FlowSGD(params, lr=lr, **options).step()
+    for p in params:
+        X = as_matrices(p.detach())
+        error = orthogonality_error(X).max() / X.shape[-1] ** 0.5
+        assert error < (1e-6 if dtype == torch.float32 else 1e-13)
 
 
 @pytest.mark.bad_input

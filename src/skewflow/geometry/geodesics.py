@@ -1,7 +1,6 @@
 r"""Curves on ST(d, k): $\exp(t\Omega)X$ and the geodesics of the canonical metric (Sec. 2.1.1)."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -87,21 +86,11 @@ def geodesic(
     _check_time(t)
     if X.dtype in HALVES:
         return geodesic(X.float(), Z.float(), t).to(X.dtype)
-    return follow(X, Z, t, expm)
-
-
-def follow(
-    X: Float[Tensor, "*batch d k"],
-    Z: Float[Tensor, "*batch d k"],
-    t: float,
-    exponential: Callable[[Tensor], Tensor],
-) -> Float[Tensor, "*batch d k"]:
-    """`geodesic` without its checks, with a matrix exponential of the caller's choice."""
     d, k = X.shape[-2:]
     A = X.mT @ Z
     A = (A - A.mT) / 2
     if d == k:
-        return X @ exponential(t * A)
+        return X @ expm(t * A)
     W = Z - X @ (X.mT @ Z)
     # W / c balances the matrix below; the result does not depend on c, nor does its gradient.
     c = torch.linalg.matrix_norm(W, keepdim=True).detach()
@@ -110,7 +99,7 @@ def follow(
     I = torch.eye(k, dtype=X.dtype, device=X.device)
     top = torch.cat([A, -c * (W.mT @ W)], dim=-1)
     bottom = torch.cat([c * I, torch.zeros_like(A)], dim=-1)
-    E = exponential(t * torch.cat([top, bottom], dim=-2))[..., :k]  # (2k, k)
+    E = expm(t * torch.cat([top, bottom], dim=-2))[..., :k]  # (2k, k)
     return X @ E[..., :k, :] + W @ E[..., k:, :]
 
 

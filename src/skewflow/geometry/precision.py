@@ -1,21 +1,40 @@
-"""Products that do not inherit torch's TF32 switch."""
+"""Products that do not inherit torch's switches for coarser float32 arithmetic."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Matrix products in true float32 on CUDA, whatever the user's TF32 switch says.
+    """Matrix products in true float32, whatever the user's switches for CUDA and the CPU say.
 
     A residual of an orthogonal matrix computed in TF32 is 1e-3 for a perfect one.
     """
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "ieee"
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "ieee"
     try:
         yield
     finally:
-        matmul.fp32_precision = before
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
+
+
+def is_coarse(X: Tensor) -> bool:
+    """Whether the user lets products of such tensors run in TF32 on CUDA."""
+    if X.device.type != "cuda" or X.dtype != torch.float32:
+        return False
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def users_precision(X: Tensor) -> AbstractContextManager[None]:
+    """Products in TF32 where the user lets them be, in true float32 elsewhere.
+
+    For what is corrected afterwards: rounding the direction of a step costs nothing, rounding its
+    orthogonality costs everything.
+    """
+    return nullcontext() if is_coarse(X) else full_precision()

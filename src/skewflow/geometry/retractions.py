@@ -95,24 +95,6 @@ def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch 
     return total
 
 
-def expm_without_waiting(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """`expm` whose number of squarings is decided on the device, for each matrix by itself.
-
-    It makes all `MOST_SQUARINGS` and keeps those a matrix needs: for small matrices on CUDA, where
-    it can be captured in a graph. Nothing is checked or widened: float32 loses digits as the norm
-    grows, and above 30,000 the squarings do not suffice.
-    """
-    norm = A.abs().sum(-1).amax(-1)
-    squarings = (2 * norm).clamp(min=1).log2().ceil()[..., None, None]
-    E = _polynomial(A * torch.exp2(-squarings))
-    for n in range(MOST_SQUARINGS):
-        E = torch.where(n < squarings, E @ E, E)
-    return E
-
-
-MOST_SQUARINGS = 16
-
-
 def _scaled_taylor(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     """The exponential: the polynomial at norm at most 1/2, squared."""
     norm = A.detach().abs().sum(-1).amax().item()

@@ -1,48 +1,55 @@
-"""Whether a gradient is finite: one pass over its memory before a step changes anything."""
+"""Whether a gradient can be used: one pass over its memory before a step changes anything."""
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, call-overload"
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numba import njit, prange
 from torch import Tensor
 
 from .permutation.cpu import FAST, PRANGE_ONLY, start_threads
+from .update import LARGEST_GRADIENT
 
 CHUNK = 1 << 15
 
 
-def is_finite(G: Float[Tensor, "*shape"]) -> bool:
-    """Whether `G` has neither NaN nor infinity.
+def is_usable(G: Float[Tensor, "*shape"]) -> bool:
+    """Whether `G` has neither NaN nor entries above `LARGEST_GRADIENT`, infinity among them.
 
     On the CPU it runs on the threads of the kernels: torch's own would still be waiting busily for
     more work, on the same cores, while the kernel that follows runs.
 
     Example:
-        >>> is_finite(torch.tensor([1.0, 3e38, 3e38])), is_finite(torch.tensor([1.0, torch.inf]))
+        >>> is_usable(torch.tensor([1.0, 1e18, 1e18])), is_usable(torch.tensor([1.0, torch.inf]))
         (True, False)
     """
     dense = G.is_contiguous() or (G.ndim == 2 and G.mT.is_contiguous())
-    if G.device.type != "cpu" or not dense or G.dtype not in (torch.float32, torch.float64):
-        return bool(torch.isfinite(G).all())
-    start_threads()
-    memory = G.detach().as_strided((G.numel(),), (1,)).numpy()
-    bad = np.zeros(-(-memory.size // CHUNK), np.bool_)
-    _look(memory, bad)
-    return not bad.any()
+    if G.device.type == "cpu" and dense and G.dtype in (torch.float32, torch.float64):
+        start_threads()
+        memory = G.detach().as_strided((G.numel(),), (1,)).numpy()
+        bad = np.zeros(-(-memory.size // CHUNK), np.bool_)
+        _look(memory, bad, torch.finfo(G.dtype).max / LARGEST_GRADIENT[G.dtype])
+        if not bad.any():
+            return True
+    return not unusable(G).any()
+
+
+def unusable(G: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
+    """Which entries are NaN or too large."""
+    return ~(G.abs() <= LARGEST_GRADIENT[G.dtype])
 
 
 @njit(cache=True, fastmath=FAST)
-def _nothing(x):
-    """The sum of 0 x: not zero, but NaN, where an entry is not finite."""
-    total = x[0] * 0
+def _sum(x, scale):
+    """The sum of the entries times a scale at which those that are too large overflow."""
+    total, c = x[0] * 0, x.dtype.type(scale)
     for t in range(x.size):
-        total += x[t] * 0
+        total += x[t] * c
     return total
 
 
 @njit(parallel=PRANGE_ONLY, cache=True)
-def _look(x, bad):
+def _look(x, bad, scale):
     for chunk in prange(bad.size):
-        bad[chunk] = _nothing(x[chunk * CHUNK : (chunk + 1) * CHUNK]) != 0
+        bad[chunk] = not np.isfinite(_sum(x[chunk * CHUNK : (chunk + 1) * CHUNK], scale))

@@ -3,8 +3,21 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+LARGEST_ANGLE = {torch.float32: 2.0**12, torch.float64: 2.0**24}
+"""The most by which a step that computes in this dtype turns a plane. What is beyond has lost the
+digits that make it an angle, and each doubling costs a product and a digit of orthogonality."""
+
+LARGEST_GRADIENT = {
+    torch.float64: 1e100,
+    torch.float32: 1e18,
+    torch.bfloat16: 1e18,
+    torch.float16: torch.finfo(torch.float16).max,
+}
+"""The largest entry of a gradient whose squares and products do not overflow."""
 
 
 @dataclass(frozen=True)

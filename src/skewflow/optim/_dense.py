@@ -1,22 +1,18 @@
 r"""The exact step: $\Gamma(-lr\,\Omega)X$ with all of $\Omega$ (Eq. 4)."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.geodesics import follow
-from ..geometry.precision import full_precision
-from ..geometry.retractions import cayley, expm, expm_without_waiting
+from ..geometry.precision import full_precision, is_coarse, users_precision
+from ..geometry.retractions import cayley
+from ..kernels.multiply_where import multiply_where_, num_rounds
+from ..kernels.update import LARGEST_ANGLE
+from ._exponential import expm_minus_identity, frobenius, spectral_bound
 from ._guard import polish_
-
-POLAR_STEPS = 12
-"""Newton-Schulz steps of the polar retraction: enough for singular values within a factor 20."""
-
-SMALL = 256
-"""Largest matrix whose needless squarings cost less than a wait for the device."""
+from ._polar import polar_step
 
 
 def dense_step(
@@ -30,39 +26,35 @@ def dense_step(
 
     "exp" follows the canonical geodesic of $-\Omega X$, in $O(dk^2)$ when 2k < d; "cayley" solves a
     (d, d) system; "polar" takes the tangent step and goes to the nearest point, by products only.
+    The result is orthogonal for any finite `lr`, though a plane does not turn by more than
+    `LARGEST_ANGLE`. Where the user allows TF32 the direction is computed in it, the orthogonality
+    never.
 
     Second moments of the rows divide the entry (i, j) of $\Omega$ by their root mean square. Where
     $\Omega$ is not formed, the mean of all rows divides all of it.
     """
-    with full_precision():
-        d, k = X.shape[-2:]
-        exponential = _exponential(X.device, min(d, 2 * k))
-        if moments is not None and not forms_omega(d, k, retraction):
-            D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
-        if retraction == "exp" and 2 * k < d:
-            R = D - X @ (D.mT @ X)
-            Y = follow(X, -lr * R, 1.0, exponential)
-            polish_(Y)
-            return Y
-        if retraction == "polar":
-            R = D - X @ (D.mT @ X)
-            return _nearest(X - lr * R)
+    d, k = X.shape[-2:]
+    if moments is not None and not forms_omega(d, k, retraction):
+        D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
+    if retraction == "polar":
+        return polar_step(X, D, lr)
+    if not forms_omega(d, k, retraction):
+        return _thin_step(X, D, lr)
+    with users_precision(X):
         S = D @ X.mT
         omega = S - S.mT
         if moments is not None:
             w = moments.to(omega)
             omega = omega / ((w[:, :, None] + w[:, None, :]) / 2).sqrt()
-        gamma = exponential if retraction == "exp" else cayley
-        Y = gamma(-lr * omega) @ X
+        if retraction == "exp":
+            return _turned(X, omega, lr)
+    with full_precision():
+        norm = frobenius(omega)
+        angle = (LARGEST_ANGLE[X.dtype] / norm).clamp(max=lr)
+        A = omega * (-angle).to(X.dtype)[:, None, None]
+        Y = cayley(torch.where(norm[:, None, None] > 0, A, 0)) @ X
         polish_(Y)  # a large angle costs digits
         return Y
-
-
-def _exponential(device: torch.device, size: int) -> Callable[[Tensor], Tensor]:
-    """On CUDA, where it costs little or a graph is captured, the one that does not wait."""
-    if device.type == "cuda" and (size <= SMALL or torch.cuda.is_current_stream_capturing()):
-        return expm_without_waiting
-    return expm
 
 
 def forms_omega(d: int, k: int, retraction: str) -> bool:
@@ -70,10 +62,69 @@ def forms_omega(d: int, k: int, retraction: str) -> bool:
     return retraction == "cayley" or (retraction == "exp" and 2 * k >= d)
 
 
-def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
-    """The polar factor of a tangent step, whose singular values are all at least 1."""
-    Y = Y / torch.linalg.matrix_norm(Y.mT @ Y, ord=float("inf"))[..., None, None].sqrt()
-    for _ in range(POLAR_STEPS):
-        Y = 1.5 * Y - 0.5 * Y @ (Y.mT @ Y)
-    polish_(Y)
+def _turned(
+    X: Float[Tensor, "n d k"], omega: Float[Tensor, "n d d"], lr: float
+) -> Float[Tensor, "n d k"]:
+    r"""$\exp(-lr\,\Omega)X$ in four products of (d, d) matrices, if the norm is small."""
+    U, norm = _normalised(omega)
+    U2 = U @ U
+    E, squarings = expm_minus_identity(U, U2, -lr * norm, spectral_bound(U2))
+    Y = torch.baddbmm(X, E, X)
+    if is_coarse(X):
+        polish_(Y)
+    # A skew generator keeps whatever lengths there are, so nothing else needs a polish.
+    return _polished_where(Y, squarings, X.dtype)
+
+
+def _thin_step(
+    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], lr: float
+) -> Float[Tensor, "n d k"]:
+    r"""$\exp(-lr\,\Omega)X$ in the basis of the columns of X and $W = (I - XX^\top)D$.
+
+    There $\Omega$ is $\begin{bmatrix}K & -W^\top W\\ I & 0\end{bmatrix}$ with
+    $K = X^\top D - D^\top X$, as in `geodesic`. Division of W by a bound on its norm balances it.
+    """
+    k = X.shape[-1]
+    with users_precision(X):
+        D, norm = _normalised(D)
+        S = X.mT @ D
+        K = S - S.mT
+        W = torch.baddbmm(D, X, S, alpha=-1)
+        C = W.mT @ W
+        c = frobenius(C).sqrt()
+        bound = spectral_bound(K @ K) + c
+        c = torch.where(c > 0, c, 1).to(X.dtype)[:, None, None]
+        I = torch.eye(k, dtype=X.dtype, device=X.device)
+        B = torch.cat(
+            [torch.cat([K, -C / c], dim=-1), torch.cat([c * I, torch.zeros_like(K)], dim=-1)],
+            dim=-2,
+        )
+        E, squarings = expm_minus_identity(B, B @ B, -lr * norm, bound)
+        Y = torch.baddbmm(X, X, E[:, :k, :k]).baddbmm_(W / c, E[:, k:, :k])
+    polish_(Y)  # the basis takes X for orthonormal: its error could grow from step to step
+    return _polished_where(Y, squarings - FEW_SQUARINGS, X.dtype)
+
+
+FEW_SQUARINGS = 8
+"""After which one polish suffices."""
+
+
+def _normalised(A: Float[Tensor, "n a b"]) -> tuple[Float[Tensor, "n a b"], Float[Tensor, "n"]]:
+    """A over its Frobenius norm, whose powers then neither overflow nor vanish, and the norm."""
+    norm = frobenius(A)
+    divisor = torch.where(norm > 0, norm, 1).to(A.dtype)
+    return A / divisor[:, None, None], norm
+
+
+def _polished_where(
+    Y: Float[Tensor, "n d k"], squarings: Float[Tensor, "n"], dtype: torch.dtype
+) -> Float[Tensor, "n d k"]:
+    """Newton-Schulz steps as in `polish_`: one where there were squarings, two where many."""
+    with full_precision():
+        for least in range(num_rounds((squarings > 0) + 1 * (squarings > FEW_SQUARINGS), 2, dtype)):
+            live = squarings > least * FEW_SQUARINGS
+            G, Z = torch.empty_like(Y[:, : Y.shape[-1]]), torch.empty_like(Y)
+            multiply_where_(G, Y.mT, Y, live)
+            multiply_where_(Z, Y, G, live, Y, -0.5, 1.5)
+            Y = torch.where(live[:, None, None], Z, Y)
     return Y

@@ -69,9 +69,9 @@ class Flow(torch.optim.Optimizer, ABC):
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
         where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
-        `retraction="cayley"`), pairs also of float64; and exact steps of FlowSGD on thin or small
-        matrices (2k or d up to 256). Take one step before, and capture again after
-        `load_state_dict`. A graph holds the numbers of its capture, such as the
+        `retraction="cayley"`), pairs also of float64, dense steps of float32 except Cayley's (of
+        float64 only in a graph, where they are slow). Take a step before the capture, and capture
+        again after `load_state_dict`. A graph holds the numbers of its capture, such as the
         learning rate, and replays have no drift guard: take a step outside of it now and then.
 
         Args:

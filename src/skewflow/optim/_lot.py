@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import NonFiniteGradientError
 from ..kernels.row_moments.reference import row_moments
-from ..kernels.update import Update, direction
+from ..kernels.update import LARGEST_GRADIENT, Update, direction
 from ._dense import dense_step
 from ._weights import Weight
 
@@ -108,7 +108,9 @@ class Lot:
         self, D: Tensor, new: Tensor | None, M: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """The direction and the momentum, or those that change nothing, decided on the device."""
-        finite = self._finite(D)
+        num = len(self.weights)  # on CUDA none is left out on the host
+        largest = torch.linalg.vector_norm(D.reshape(num, -1), ord=float("inf"), dim=-1)
+        finite = largest <= LARGEST_GRADIENT[D.dtype]  # which NaN is not
         if new is not None:
             assert M is not None
             new = torch.where(self._each(finite, D), new, M)

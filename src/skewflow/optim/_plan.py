@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import has_kernel
-from ..kernels.update import Update
+from ..kernels.update import LARGEST_GRADIENT, Update
 from ._bucket import Bucket
 from ._guard import SMALL
 from ._lot import Lot
@@ -109,20 +109,21 @@ class Plan:
             self._check(weight)
 
     def _check(self, weight: Weight) -> None:
-        from ..kernels.finite import is_finite  # numba, which nobody needs who only imports
+        from ..kernels.finite import is_usable, unusable  # numba, not for those who only import
 
         grad = weight.p.grad
         assert grad is not None
-        if is_finite(grad):
+        if is_usable(grad):
             return
         if self.skip:
             self._bad.add(weight)
         else:
-            bad = int((~torch.isfinite(grad)).sum())
+            bad, most = int(unusable(grad).sum()), LARGEST_GRADIENT[grad.dtype]
             raise NonFiniteGradientError(
                 f"the gradient of {weight.name} must be finite: {bad} of its {grad.numel()} "
-                "entries are NaN or infinite. Nothing was changed; lower the learning rate, clip, "
-                'or look for the overflow in the model; nonfinite="skip" leaves such weights out.'
+                f"entries are NaN, infinite or above {most:.0e}, where products overflow. Nothing "
+                "was changed; lower the learning rate, clip, or look for the overflow in the "
+                'model; nonfinite="skip" leaves such weights out.'
             )
 
     def members(self) -> Iterator[Alone]:

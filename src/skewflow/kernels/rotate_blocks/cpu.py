@@ -37,8 +37,9 @@ from ..permutation.cpu import (
     scatter,
     strides,
 )
-from ..update import Update, direction
+from ..update import LARGEST_ANGLE, Update, direction
 
+TINY = 0.0625  # a norm at which eight terms of the series are exact in float64
 LARGEST_BLOCK = 64
 """Above this torch's exponential and products are faster than the loops here."""
 
@@ -98,9 +99,10 @@ def step_blocks_(
     _add_grams(S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE))
     if moments is not None:
         _divide(S, _orders(n, d, int(step), plan), as_array(moments), l)
-    # The bounds leave 1e-17 and 1e-11 of the series, below the rounding of R.
-    bound = 0.0625 if X.dtype == torch.float64 else 0.25
-    _rotations(S, plan.angle, plan.cayley, bound)
+    # This leaves 1e-17 and 1e-11 of the series, below the rounding of R.
+    bound = TINY if X.dtype == torch.float64 else 0.25
+    most = LARGEST_ANGLE[torch.float32 if plan.cayley else torch.float64]  # pivots lose digits
+    _rotations(S, plan.angle, most, plan.cayley, bound)
     rows, tile, lines = (rows, tile, k) if by_rows else (l * s, TURN_TILE, LINES_PER_TASK)
     _apply_rotations(S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE), lines)
     mark_written(X)
@@ -116,16 +118,13 @@ def _step_large_blocks_(
     plan: Plan,
     moments: Float[Tensor, "n d"] | None,
 ) -> None:
-    """The step by torch's batched products, one batch for each size of blocks.
-
-    In float64, as torch may be set to round the factors of a float32 product to bfloat16.
-    """
+    """The step by torch's batched products in float64, one batch for each size of blocks."""
     n, d, _ = X.shape
     D, new_M = direction(G, M, update)
     if M is not None and new_M is not None:
         M.copy_(new_M)
     gamma = expm if update.retraction == "exp" else cayley
-    eta = -update.lr / float(edge_probability(d, block_size))
+    eta = update.lr / float(edge_probability(d, block_size))
     order = torch.from_numpy(_orders(n, d, int(step), plan))
     batch, start = torch.arange(n)[:, None, None], 0
     for size, count in block_sizes(d, block_size):
@@ -138,7 +137,9 @@ def _step_large_blocks_(
         if moments is not None:
             w = moments.to(S)[batch[:, 0], rows.flatten(1)].view(n, count, size)
             S = S / ((w[..., None] + w[..., None, :]) / 2).sqrt()
-        R = gamma(eta * (S - S.mT))  # (n, l, s, s)
+        omega = S - S.mT  # (n, l, s, s)
+        most = LARGEST_ANGLE[torch.float64] / torch.linalg.matrix_norm(omega, keepdim=True)
+        R = gamma(most.clamp(max=eta) * -omega)
         R = R + 0.5 * R @ (torch.eye(size, dtype=R.dtype) - R.mT @ R)  # undoes large angles' drift
         X[batch, rows] = (R @ X_B).to(X.dtype)
 
@@ -246,23 +247,12 @@ def _taylor_8(A):
 
 
 @njit(cache=True)
-def _exponential(A, bound):
+def _exponential(A, norm, bound):
     """The exponential of a skew matrix, scaled to a norm below `bound` for the series."""
-    norm = 0.0
-    for i in range(A.shape[0]):
-        for j in range(i):
-            norm += A[i, j] * A[i, j]
-    norm = math.sqrt(norm)  # at least the spectral norm: eigenvalues come in pairs
-    if not math.isfinite(norm):
-        return np.full_like(A, np.nan)
     squarings = max(0, math.ceil(math.log2(max(norm, bound) / bound)))
-    scale = 0.5**squarings
-    R = _taylor_8(_combine(scale, A, 0.0, A, 0.0, A, 0.0))
+    R = _taylor_8(_combine(0.5**squarings, A, 0.0, A, 0.0, A, 0.0))
     for _ in range(squarings):
         R = _product(R, R)
-    if squarings:  # each doubled the distance from the rotations
-        error = _product(np.ascontiguousarray(R.T), R)
-        R = _combine(1.5, R, -0.5, _product(R, error), 0.0, R, 0.0)
     return R
 
 
@@ -288,9 +278,22 @@ def _cayley(A):
 
 
 @njit(cache=True)
-def _rotation(S, angle, use_cayley, bound):
-    A = _combine(angle, S, -angle, S.T, 0.0, S, 0.0)
-    return _cayley(A) if use_cayley else _exponential(A, bound)
+def _rotation(S, angle, most, use_cayley, bound):
+    A = _combine(1.0, S, -1.0, S.T, 0.0, S, 0.0)
+    norm = 0.0
+    for i in range(A.shape[0]):
+        for j in range(i):
+            norm += A[i, j] * A[i, j]
+    norm = math.sqrt(norm)  # at least the spectral norm: eigenvalues come in pairs
+    if abs(angle) * norm > most:
+        angle = math.copysign(most / norm, angle)
+    A = _combine(angle, A, 0.0, A, 0.0, A, 0.0)
+    norm *= abs(angle)
+    if norm <= bound:
+        return _cayley(A) if use_cayley else _exponential(A, norm, bound)
+    R = _cayley(A) if use_cayley else _exponential(A, norm, TINY)
+    # Each squaring doubled the distance from the rotations, and each elimination added to it.
+    return _combine(1.5, R, -0.5, _product(R, _product(R.T.copy(), R)), 0.0, R, 0.0)
 
 
 @njit(cache=True)
@@ -309,10 +312,10 @@ def _divide(S, order, w, l):
 
 
 @njit(parallel=PRANGE_ONLY, cache=True)
-def _rotations(S, angle, use_cayley, bound):
+def _rotations(S, angle, most, use_cayley, bound):
     """The rotation of each block from S = D X^T, in place; in float64, so they are orthogonal."""
     for block in prange(S.shape[0]):
-        S[block] = _rotation(S[block], angle, use_cayley, bound)
+        S[block] = _rotation(S[block], angle, most, use_cayley, bound)
 
 
 @njit(cache=True)
@@ -361,11 +364,8 @@ def _add_grams(S, addresses, strides, shape, step, plan, cut, w):
     for number in prange(n * -(-l // per_task)):
         b, first, last, rows, slots = _task(number, shape, step, plan, cut)
         size = (last - first) * s
-        X, D, M = (
-            np.zeros((size, w), x.dtype),
-            np.zeros((size, w), x.dtype),
-            np.zeros((size, w), x.dtype),
-        )
+        X, D = np.zeros((size, w), x.dtype), np.zeros((size, w), x.dtype)
+        M = np.zeros((size, w), x.dtype)
         buffer = np.zeros((LINE, slots.size + LINE), x.dtype)
         for t in range(0, k, w):
             v = min(w, k - t)

@@ -16,7 +16,7 @@ from ...tournaments.counting import edge_probability
 from ...tournaments.edge_weights import EdgeWeights
 from ...tournaments.partitions import Partition, block_sizes
 from ..permutation import order_at
-from ..update import Update, direction
+from ..update import LARGEST_ANGLE, Update, direction
 
 
 def rotate_blocks(
@@ -56,7 +56,7 @@ def rotate_blocks(
     Y = X.clone()
     for rows, omega in zip(partition.blocks, blocks, strict=True):
         if rows.shape[1] > 1:
-            R = _rotation(eta * omega, retraction)
+            R = _rotation(_cut(eta, omega), retraction)
             Y[rows] = (R @ X[rows].to(R)).to(X.dtype)  # (l, s, k)
     return Y
 
@@ -114,12 +114,23 @@ def divide_blocks(
     return tuple(divided)
 
 
+def _cut(eta: float, omega: Float[Tensor, "l s s"]) -> Float[Tensor, "l s s"]:
+    """The blocks times `eta`, cut to `LARGEST_ANGLE`; a plane turns exactly, whatever the angle."""
+    if omega.shape[-1] == 2:
+        return eta * omega
+    norm = torch.linalg.vector_norm(omega, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    most = (LARGEST_ANGLE[torch.float64] / norm).clamp(max=torch.finfo(omega.dtype).max)
+    return most.clamp(max=abs(eta)).to(omega.dtype) * math.copysign(1.0, eta) * omega
+
+
 def _rotation(A: Float[Tensor, "l s s"], retraction: str) -> Float[Tensor, "l s s"]:
     if retraction == "cayley":
         return cayley(A)
     if A.shape[-1] != 2:
-        return expm(A)
-    theta = A[:, 0, 1]  # a plane turns exactly, whatever the angle
+        R = expm(A)
+        I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        return R + R @ (I - R.mT @ R) / 2  # undoes the drift of large angles
+    theta = A[:, 0, 1]
     c, s = theta.cos(), theta.sin()
     return torch.stack([c, s, -s, c], dim=-1).view(-1, 2, 2)
 

@@ -1,0 +1,66 @@
+"""Products of a batch that only some of its matrices need, which the device finds out."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from . import reference
+
+
+def multiply_where_(
+    out: Float[Tensor, "n a c"],
+    A: Float[Tensor, "n a b"],
+    B: Float[Tensor, "n b c"],
+    live: Bool[Tensor, "n"],
+    C: Float[Tensor, "n a c"] | None = None,
+    alpha: float | Float[Tensor, "n"] = 1.0,
+    beta: float = 0.0,
+) -> None:
+    r"""`out` becomes $\alpha AB + \beta C$ where `live` is true and stays what it is elsewhere.
+
+    On CUDA in float32 the programs of matrices that are not live end at once, so that a step whose
+    length only the device knows costs what it needs, without making the host wait. Not in the
+    paper.
+
+    Args:
+        out: Where the results go; none of the others.
+        A: Left factors.
+        B: Right factors.
+        live: Which matrices to compute.
+        C: What is added.
+        alpha: Factor of the products, one for all or one for each.
+        beta: Factor of `C`.
+
+    Example:
+        >>> out, A = torch.zeros(2, 1, 1), torch.full((2, 1, 1), 3.0)
+        >>> multiply_where_(out, A, A, torch.tensor([False, True]))
+        >>> out.ravel()
+        tensor([0., 9.])
+    """
+    if out.device.type == "cuda" and out.dtype == torch.float32:
+        from ._triton import multiply_where_ as fused
+
+        fused(out, A, B, live, C, alpha, beta)
+    else:
+        reference.multiply_where_(out, A, B, live, C, alpha, beta)
+
+
+def num_rounds(needed: Tensor, most: int, dtype: torch.dtype) -> int:
+    """How many rounds the host has to ask for when the matrices of a batch need so many.
+
+    On CUDA in float32 all of them, since the needless ones cost next to nothing. In float64 the
+    host waits to find out, unless a graph is captured.
+
+    Args:
+        needed: Rounds that each matrix needs.
+        most: The largest possible number.
+        dtype: Of the matrices.
+
+    Example:
+        >>> num_rounds(torch.tensor([0, 3]), 10, torch.float32)
+        3
+    """
+    if needed.device.type == "cpu":
+        return int(needed.max())
+    static = dtype == torch.float32 or torch.cuda.is_current_stream_capturing()
+    return most if static else int(needed.max())

@@ -1,0 +1,103 @@
+"""The polar factor of a tangent step, by products only."""
+
+import math
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..geometry.precision import full_precision, users_precision
+from ..kernels.multiply_where import multiply_where_, num_rounds
+from ._exponential import choose_buffer, frobenius
+
+LONGEST = 2.0**12
+"""The tangent step is cut to this Frobenius norm: its planes turn by a right angle anyway."""
+
+WIDTH = {torch.float32: 0.05, torch.float64: 5e-4}
+r"""Largest $\|Y^\top Y - I\|$ for the final series: its next term is 8e-8 and 8e-18 there."""
+
+
+def polar_step(
+    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], lr: float
+) -> Float[Tensor, "n d k"]:
+    r"""The nearest point to $X - lr\,\Omega X$, with $\Omega X = D - X D^\top X$.
+
+    The singular values of the tangent step lie between 1 and a bound, since $\Omega X$ is tangent.
+    Where the bound is large, Newton-Schulz steps, scaled for what is left of that interval, bring
+    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do. Its own
+    Gram matrix makes the result orthogonal whatever `X` had lost.
+    """
+    with users_precision(X):
+        R = torch.baddbmm(D, X, D.mT @ X, alpha=-1)
+    largest = torch.finfo(X.dtype).max
+    length = (LONGEST / frobenius(R)).clamp(max=min(lr, largest))
+    Y = X - R.mul_(length.to(X.dtype)[:, None, None])
+    with full_precision():
+        return _nearest(Y)
+
+
+def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
+    """The polar factor of matrices whose singular values are at least 1, up to rounding."""
+    dtype, table = Y.dtype, _intervals(Y.dtype, Y.device)
+    lows, factors = table
+    last = len(lows) - 1
+    P = Y.mT @ Y
+    P.diagonal(dim1=-2, dim2=-1).sub_(1)
+    P2 = P @ P
+    bound = frobenius(P2).sqrt()  # of the norm of P
+    low = (1 + bound).rsqrt()
+    start = (torch.bucketize(low, lows, right=True) - 1).clamp(min=0)
+    needed = last - start
+    c = (2 / (2 + bound)).sqrt()  # puts the interval's middle to 1
+    rounds = num_rounds(needed, last, dtype)
+    if rounds:
+        # low Y has its singular values in [low, 1]; the rounds' own factors wait for the end.
+        r = torch.arange(rounds, device=Y.device)[:, None]
+        live = needed > r
+        scales = low * torch.where(live, factors[(start + r).clamp(max=last)], 1).cumprod(0)
+        now, then, G = Y, torch.empty_like(Y), torch.empty_like(P)
+        for live_r, c_r in zip(live, scales.square(), strict=True):
+            multiply_where_(G, now.mT, now, live_r, None, c_r)
+            multiply_where_(then, now, G, live_r, now, -0.5, 1.5)
+            now, then = then, now
+        Y = choose_buffer(needed, rounds, now, then)
+        multiply_where_(P, Y.mT, Y, live[0])
+        P.diagonal(dim1=-2, dim2=-1).sub_(live[0].to(dtype)[:, None])
+        multiply_where_(P2, P, P, live[0])
+        middle = ((1 + lows[last].square()) / 2).sqrt()
+        c = torch.where(live[0], scales[-1] / middle, c)
+    return _times_inverse_root(Y, P, P2, c)
+
+
+def _times_inverse_root(Y: Tensor, P: Tensor, P2: Tensor, centre: Tensor) -> Tensor:
+    r"""$cY(c^2Y^\top Y)^{-1/2}$ with the factor c that makes $Q = c^2Y^\top Y - I$ small.
+
+    $Y^\top Y = I + P$, so $Q = c^2P + (c^2 - 1)I$.
+    """
+    c = centre.to(Y.dtype)[:, None, None]
+    more = (centre.square() - 1).to(Y.dtype)[:, None]
+    Q = P * c.square()
+    Q2 = (P2 * c.pow(4)).add_(2 * Q * more[..., None])
+    Q.diagonal(dim1=-2, dim2=-1).add_(more)
+    Q2.diagonal(dim1=-2, dim2=-1).add_(more.square())
+    with users_precision(Y):
+        T = (Q2 * (3 / 8)).add_(Q, alpha=-1 / 2)
+        T.baddbmm_(Q2, (Q2 * (35 / 128)).add_(Q, alpha=-5 / 16))
+    return (Y * c).baddbmm_(Y * c, T)
+
+
+@cache
+def _intervals(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The lower ends of the intervals [l, 1] that the rounds go through, and their factors.
+
+    The cubic $1.5x - 0.5x^3$ at x = a s takes the interval [l, 1] of s to [l', 1] with the largest
+    l' when it has equal values at both ends: $a^2 = 3 / (1 + l + l^2)$.
+    """
+    low = 0.9 / math.sqrt(1 + LONGEST**2)
+    rows = []
+    while (1 - low**2) / (1 + low**2) > WIDTH[dtype]:
+        a = math.sqrt(3 / (1 + low + low**2))
+        rows.append((low, a))
+        low = 1.5 * a * low - 0.5 * (a * low) ** 3
+    return torch.tensor([*rows, (low, 1.0)], dtype=torch.float64).T.contiguous().to(device)

@@ -1,0 +1,109 @@
+"""Exact steps: against scipy and the SVD, at any norm, and what they cost."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers import assert_close, randn, random_stiefel, scipy_expm, with_norm
+from skewflow.geometry import omega, orthogonality_error, project
+from skewflow.optim._dense import dense_step
+from skewflow.optim._guard import polish_
+
+SHAPES = [(2, 1), (2, 2), (7, 3), (7, 4), (12, 12), (33, 17), (40, 6)]
+NORMS = [0.0, 1e-3, 0.03, 0.3, 1.0, 4.0, 30.0, 300.0]
+
+
+def direction(X, norm, generator):
+    """A gradient whose generator has the given spectral norm."""
+    D = randn(*X.shape, generator=generator)
+    return D * (norm / torch.linalg.matrix_norm(omega(X, D), 2))[:, None, None]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_exponential_step_is_scipys_for_a_batch_of_any_norms(dtype, shape, generator):
+    X = random_stiefel(*shape, batch=(len(NORMS),), generator=generator)
+    D = direction(X, torch.tensor(NORMS, dtype=torch.float64), generator)
+    Y = dense_step(X.to(dtype), D.to(dtype), 0.5, "exp")
+    for X_b, D_b, Y_b, norm in zip(X, D, Y, NORMS, strict=True):
+        # Each squaring doubles the error of the angles; float32 knows the gradient to 6e-8.
+        factor = max(1.0, norm)
+        assert_close("Y", scipy_expm(-0.5 * omega(X_b, D_b)) @ X_b, Y_b, dtype, factor=factor)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_polar_step_is_the_projection_for_a_batch_of_any_norms(dtype, shape, generator):
+    X = random_stiefel(*shape, batch=(len(NORMS),), generator=generator)
+    D = direction(X, torch.tensor(NORMS, dtype=torch.float64), generator)
+    Y = dense_step(X.to(dtype), D.to(dtype), 0.5, "polar")
+    for X_b, D_b, Y_b, norm in zip(X, D, Y, NORMS, strict=True):
+        # The smallest singular value of the tangent step is 1, its error that of the largest.
+        factor = max(1.0, norm)
+        expected = project(X_b - 0.5 * omega(X_b, D_b) @ X_b)
+        assert_close("Y", expected, Y_b, dtype, factor=factor)
+
+
+class Products(TorchDispatchMode):
+    """Counts the multiplications of batched products."""
+
+    def __init__(self):
+        super().__init__()
+        self.number = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if name in ("bmm", "baddbmm", "baddbmm_"):
+            A, B = args[:2] if name == "bmm" else args[1:3]
+            self.number += A.numel() * B.shape[-1]
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "shape, retraction, norm, price",
+    [
+        ((64, 64), "exp", 0.01, 4),  # generator, square, terms 3 and 4, application
+        ((64, 64), "exp", 0.15, 5),  # eight terms
+        ((64, 64), "exp", 0.5, 8),  # once squared, and polished
+        ((64, 64), "polar", 0.15, 6),  # tangent (2), Gram, its square, the series, application
+    ],
+)
+def test_a_step_costs_few_products(shape, retraction, norm, price, generator):
+    X = random_stiefel(*shape, batch=(1,), generator=generator)
+    D = direction(X, torch.tensor([norm]), generator)
+    with Products() as products:
+        dense_step(X.float(), D.float(), 1.0, retraction)
+    assert products.number == price * 64**3
+
+
+def test_a_thin_step_costs_seven_thin_products(generator):
+    d, k = 512, 8
+    X = random_stiefel(d, k, batch=(1,), generator=generator)
+    D = direction(X, torch.tensor([0.1]), generator)
+    for retraction, thin in (("exp", 7), ("polar", 4)):
+        with Products() as products:
+            dense_step(X.float(), D.float(), 1.0, retraction)
+        # Besides, a few products of matrices with k or 2k rows, which do not grow with d.
+        assert thin * d * k**2 <= products.number <= thin * d * k**2 + 40 * k**3
+
+
+@pytest.mark.parametrize("retraction", ["exp", "polar", "cayley"])
+@pytest.mark.parametrize("k", [16, 4])
+def test_the_error_of_a_point_does_not_grow_along_a_symmetric_gradient(retraction, k, generator):
+    # D = X S with a large symmetric S is no direction at all; but taken for one, it lets the
+    # smallest error of the point grow like exp(lr S).
+    X = random_stiefel(16, k, batch=(1,), generator=generator, dtype=torch.float32)
+    polish_(X)
+    for _ in range(200):
+        D = -30 * X + randn(1, 16, k, generator=generator, dtype=torch.float32)
+        X = dense_step(X, D, 0.02, retraction)
+    assert orthogonality_error(X) < 1e-5
+
+
+def test_small_steps_need_no_polish(generator):
+    X = random_stiefel(64, 64, batch=(1,), generator=generator, dtype=torch.float32)
+    polish_(X)
+    for _ in range(256):
+        D = with_norm(randn(1, 64, 64, generator=generator, dtype=torch.float32), 0.1)
+        X = dense_step(X, D, 1.0, "exp")
+    assert orthogonality_error(X) / 8 < 4e-6  # what the guard leaves alone

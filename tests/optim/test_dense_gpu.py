@@ -1,0 +1,73 @@
+"""Dense steps on CUDA: those of the CPU at any length, no waiting, graphs, TF32."""
+
+import pytest
+import torch
+
+from helpers import randn, random_stiefel
+from skewflow.geometry import orthogonality_error
+from skewflow.nn import orthogonal_
+from skewflow.optim import FlowSGD
+from skewflow.optim._dense import dense_step
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+SHAPES = [(300, 300), (300, 200), (300, 70), (700, 130), (5, 5), (7, 2)]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("lr", [1e-6, 1e-3, 1e-2, 0.1, 1.0, 10.0, 1e3, 1e8, 1e30])
+@pytest.mark.parametrize("retraction", ["exp", "polar"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_any_length_stays_on_the_manifold_and_is_the_step_of_the_cpu(
+    shape, retraction, lr, tf32, generator
+):
+    X = random_stiefel(*shape, batch=(2,), generator=generator, dtype=torch.float32)
+    D = randn(2, *shape, generator=generator, dtype=torch.float32)
+    D[1] *= 0.01
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32" if tf32 else "ieee"
+    try:
+        Y = dense_step(X.cuda(), D.cuda(), lr, retraction)
+    finally:
+        matmul.fp32_precision = before
+    assert orthogonality_error(Y).max() / shape[1] ** 0.5 < (1e-5 if tf32 else 2e-6)
+    if lr <= 1:
+        error = (dense_step(X, D, lr, retraction) - Y.cpu()).abs().max()
+        length = lr * torch.linalg.matrix_norm(D, 2).max()
+        assert error < (2e-3 if tf32 else 1e-6) * max(1.0, length)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("retraction", ["exp", "polar"])
+@pytest.mark.parametrize("lr", [1e-3, 1.0])
+def test_a_step_never_waits_and_replays_the_same_bits(lr, retraction):
+    generator = torch.Generator().manual_seed(0)
+    ends = []
+    for captured in (False, True):
+        params = [
+            torch.nn.Parameter(orthogonal_(torch.empty(shape), generator=generator).cuda())
+            for shape in SHAPES
+        ]
+        generator.manual_seed(0)
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).cuda()
+        optimizer = FlowSGD(params, lr=lr, block_size="dense", retraction=retraction, guard_every=0)
+        optimizer.step()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            if captured:
+                torch.cuda.set_sync_debug_mode("default")
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    optimizer.step()
+                graph.replay()
+            else:
+                optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        ends.append([p.detach().clone() for p in params])
+        generator.manual_seed(0)
+    for a, b in zip(*ends, strict=True):
+        assert torch.equal(a, b)
