@@ -49,6 +49,10 @@ class NonFiniteGradientError(SkewflowError, ValueError):
     """A gradient holds NaN or infinity; the message names the parameter."""
 
 
+class FactorError(SkewflowError, ValueError):
+    """Factors of a gradient do not fit the weight, or come from a weight that has changed."""
+
+
 class NonFiniteReturnError(SkewflowError, ValueError):
     """A function that evolution strategies evaluate gave NaN or infinity."""
 

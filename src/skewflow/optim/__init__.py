@@ -1,8 +1,9 @@
 """Optimisers on orthogonal matrices, with the manners of torch.optim."""
 
+from ._capture import capture_factors as capture_factors
 from .diagnosis import Diagnosis as Diagnosis
 from .flow_adam import FlowAdam as FlowAdam
 from .flow_sgd import FlowSGD as FlowSGD
 from .split import split_parameters as split_parameters
 
-__all__ = ["Diagnosis", "FlowAdam", "FlowSGD", "split_parameters"]
+__all__ = ["Diagnosis", "FlowAdam", "FlowSGD", "capture_factors", "split_parameters"]

@@ -73,7 +73,7 @@ def _turned(
     if is_coarse(X):
         polish_(Y)
     # A skew generator keeps whatever lengths there are, so nothing else needs a polish.
-    return _polished_where(Y, squarings, X.dtype)
+    return _polished_where(Y, squarings)
 
 
 def _thin_step(
@@ -102,7 +102,7 @@ def _thin_step(
         E, squarings = expm_minus_identity(B, B @ B, -lr * norm, bound)
         Y = torch.baddbmm(X, X, E[:, :k, :k]).baddbmm_(W / c, E[:, k:, :k])
     polish_(Y)  # the basis takes X for orthonormal: its error could grow from step to step
-    return _polished_where(Y, squarings - FEW_SQUARINGS, X.dtype)
+    return _polished_where(Y, squarings - FEW_SQUARINGS)
 
 
 FEW_SQUARINGS = 8
@@ -117,11 +117,11 @@ def _normalised(A: Float[Tensor, "n a b"]) -> tuple[Float[Tensor, "n a b"], Floa
 
 
 def _polished_where(
-    Y: Float[Tensor, "n d k"], squarings: Float[Tensor, "n"], dtype: torch.dtype
+    Y: Float[Tensor, "n d k"], squarings: Float[Tensor, "n"]
 ) -> Float[Tensor, "n d k"]:
     """Newton-Schulz steps as in `polish_`: one where there were squarings, two where many."""
     with full_precision():
-        for least in range(num_rounds((squarings > 0) + 1 * (squarings > FEW_SQUARINGS), 2, dtype)):
+        for least in range(num_rounds((squarings > 0) + 1 * (squarings > FEW_SQUARINGS), 2, Y)):
             live = squarings > least * FEW_SQUARINGS
             G, Z = torch.empty_like(Y[:, : Y.shape[-1]]), torch.empty_like(Y)
             multiply_where_(G, Y.mT, Y, live)

@@ -100,7 +100,7 @@ def _sixteen_terms(A: Float[Tensor, "n d d"], A2: Float[Tensor, "n d d"]) -> Ten
 def _squared(E: Float[Tensor, "n d d"], times: Float[Tensor, "n"]) -> Float[Tensor, "n d d"]:
     """$(I + E)^{2^{times}} - I$ of each matrix."""
     most = math.ceil(math.log2(LARGEST_ANGLE[E.dtype] / LARGEST_NORM[E.dtype]))
-    rounds = num_rounds(times, most, E.dtype)
+    rounds = num_rounds(times, most, E)
     if not rounds:
         return E
     live = times > torch.arange(rounds, device=E.device)[:, None]

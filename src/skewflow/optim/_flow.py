@@ -8,19 +8,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 
 from ..geometry.matrices import MatrixView
 from ..kernels._dispatch import step_
-from ..kernels.permutation.reference import make_key, scalar
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update, direction
 from ..samplers import Sampler
+from ._capture import drop
+from ._capturing import is_capturing, outside_the_graph
+from ._factors import Factored, FactoredSteps, Factors, gather
 from ._guard import TOLERANCE, polish_, residuals
 from ._loading import check_loadable, pack, unpack
-from ._options import check_options, make_sampler
+from ._options import check_options
 from ._plan import Alone, Plan, make_plan
-from ._sampled import sampled_step_
+from ._sampled import generator_of, sampled_step_, samplers_of
 from ._weights import Weight
 from .diagnosis import Diagnosis, Draws, diagnose
 
@@ -39,6 +40,7 @@ class Flow(torch.optim.Optimizer, ABC):
         self._replayed: dict[torch.device, Tensor] = {}
         self._captured = False
         self._pending: dict[Tensor, tuple[Tensor, torch.cuda.Event]] = {}
+        self._factored = FactoredSteps()
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -64,7 +66,9 @@ class Flow(torch.optim.Optimizer, ABC):
             stream += weight.num_matrices
         self._weights.update(admitted)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(
+        self, closure: Callable[[], Any] | None = None, factors: Factors | None = None
+    ) -> Any:
         """Take one step; every matrix stays orthogonal.
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
@@ -76,8 +80,12 @@ class Flow(torch.optim.Optimizer, ABC):
 
         Args:
             closure: Recomputes the loss and the gradients, as in `torch.optim`.
+            factors: For weights without a gradient its factors (A, B), of the shapes
+                (*batch, rows, r) and (*batch, columns, r) for the gradient $AB^\\top$: the exact step
+                then costs about what the gradient would. See `capture_factors` for linear layers.
 
         Raises:
+            FactorError: If factors do not fit; nothing was changed.
             NonFiniteGradientError: If a gradient holds NaN or infinity; `nonfinite="skip"` leaves
                 such a parameter out instead. On the CPU nothing was changed. On CUDA the kernels
                 report it without making the host wait, so a later call raises; until then they
@@ -85,28 +93,52 @@ class Flow(torch.optim.Optimizer, ABC):
                 of the momentum.
         """
         if torch.compiler.is_dynamo_compiling():
-            return _outside_the_graph(Flow.step, self, closure)
+            return outside_the_graph(Flow.step, self, closure, factors)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        capturing = _capturing()
+        capturing = is_capturing()
         if capturing and len(self._replayed) > 1:
             raise RuntimeError(
                 "a CUDA graph holds the steps of one device: this optimiser has parameters on "
                 f"{', '.join(map(str, self._replayed))}. Make an optimiser for each."
             )
         plans = [self._plan(group) for group in self.param_groups]
+        factored = self._gather(factors)
         for plan in plans:
             if plan.lots or plan.rest:
                 with torch.no_grad():
                     self._step_group(plan, capturing)
             else:  # kernels know nothing of autograd
                 self._step_group(plan, capturing)
+        self._step_factored(factored)
         self._tick(capturing)
         if not capturing:
-            self._guard(plans)
+            self._guard(plans, factored)
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in `torch.optim`; factors that layers have kept are dropped, too."""
+        super().zero_grad(set_to_none)
+        drop(self._weights)
+
+    def _gather(self, factors: Factors | None) -> list[Factored]:
+        """The weights that factors step; raises if these cannot be used."""
+        found = gather(self.param_groups, self._weights, factors)
+        self._factored.check(found, self.state)
+        for one in found:
+            check_options(one.group)
+            one.weight.check_shape()
+            self._count(one.weight.p.device)
+        return found
+
+    @torch.no_grad()
+    def _step_factored(self, found: Sequence[Factored]) -> None:
+        for one in found:
+            update, state = self._update(one.group), self.state[one.weight.p]
+            self._factored.step(one, update, state, self._store)
+        drop(one.weight.p for one in found)
 
     def _plan(self, group: dict[str, Any]) -> Plan:
         """How this group is stepped; raises if a gradient cannot be used."""
@@ -121,7 +153,7 @@ class Flow(torch.optim.Optimizer, ABC):
 
     @torch.no_grad()
     def _make_plan(self, group: dict[str, Any], before: Plan | None) -> Plan:
-        if _capturing():
+        if is_capturing():
             raise RuntimeError(
                 "a step that is captured in a CUDA graph must be like the one before it: other "
                 "parameters have gradients, or something has moved. Take such a step before the "
@@ -190,8 +222,8 @@ class Flow(torch.optim.Optimizer, ABC):
             D, new = direction(G.to(X.dtype), M, update)
             if M is not None and new is not None:
                 M.copy_(new)
-            samplers = self._samplers(group, weight, size)
-            sampled_step_(X, D, update, samplers, self._generator(weight, update.seed), w)
+            samplers = samplers_of(state, group, weight, size)
+            sampled_step_(X, D, update, samplers, generator_of(state, weight, update.seed), w)
         if M is not None and M.data_ptr() != state["momentum_buffer"].data_ptr():
             state["momentum_buffer"].copy_(weight.view.restore(M))  # M was a copy
         self._store(weight, X)
@@ -217,8 +249,9 @@ class Flow(torch.optim.Optimizer, ABC):
         """Draws of the next steps of one weight, from copies; None where no sampler draws."""
         if group["sampler"] == "uniform" or not isinstance(one.size, int):
             return None
-        samplers = deepcopy(self._samplers(group, one.weight, one.size))
-        generator = self._generator(one.weight, one.update.seed).clone_state()
+        state = self.state[one.weight.p]
+        samplers = deepcopy(samplers_of(state, group, one.weight, one.size))
+        generator = generator_of(state, one.weight, one.update.seed).clone_state()
         return lambda b, W: samplers[b].sample(W, generator=generator)
 
     def _store(self, weight: Weight, X: Tensor) -> None:
@@ -234,7 +267,7 @@ class Flow(torch.optim.Optimizer, ABC):
     def _count(self, device: torch.device) -> Tensor:
         """Steps that graphs have replayed on a device; made before any capture."""
         if device not in self._replayed:
-            if _capturing():
+            if is_capturing():
                 raise RuntimeError(
                     f"the first step on {device} cannot be captured in a CUDA graph: take a step "
                     "before the capture."
@@ -255,34 +288,13 @@ class Flow(torch.optim.Optimizer, ABC):
         else:
             self._done += 1
 
-    def _samplers(self, group: dict[str, Any], weight: Weight, size: int | str) -> list[Sampler]:
-        state = self.state[weight.p]
-        if "samplers" not in state:
-            assert isinstance(size, int)
-            make = [make_sampler(group["sampler"], size) for _ in range(weight.num_matrices)]
-            state["samplers"] = make
-        samplers: list[Sampler] = state["samplers"]
-        return samplers
-
-    def _generator(self, weight: Weight, seed: int) -> torch.Generator:
-        state = self.state[weight.p]
-        if "generator" not in state:
-            # Drawing happens on the CPU: these samplers decide on the host anyway.
-            # Hashed, because a CPU generator takes only the low 32 bits of its seed.
-            cpu = torch.device("cpu")
-            key = make_key(scalar(seed, cpu), scalar(weight.stream, cpu), scalar(0, cpu))
-            state["generator"] = torch.Generator().manual_seed(int(key))
-        generator: torch.Generator = state["generator"]
-        return generator
-
-    def _guard(self, plans: Sequence[Plan]) -> None:
+    def _guard(self, plans: Sequence[Plan], factored: Sequence[Factored]) -> None:
         """Look at every parameter each `guard_every` steps; polish those that had drifted."""
         self._looks += 1
-        for plan in plans:
-            every = plan.group["guard_every"]
-            if every and not self._looks % every:
-                for weights in plan.together():
-                    self._look_at(weights, plan.group["seed"])
+        stepped = [(plan.group, weights) for plan in plans for weights in plan.together()]
+        for group, weights in [*stepped, *((one.group, [one.weight]) for one in factored)]:
+            if group["guard_every"] and not self._looks % group["guard_every"]:
+                self._look_at(weights, group["seed"])
 
     @torch.no_grad()
     def _look_at(self, weights: Sequence[Weight], seed: int) -> None:
@@ -351,6 +363,7 @@ class Flow(torch.optim.Optimizer, ABC):
         if "_weights" in state:
             self._looks = self._done
             self._plans, self._replayed, self._pending, self._captured = {}, {}, {}, False
+            self._factored = FactoredSteps()
             for weight in self._weights.values():
                 weight.written = -1  # versions are counted anew in the copied parameter
 
@@ -388,13 +401,3 @@ class Flow(torch.optim.Optimizer, ABC):
             saved = state_dict["state"].get(number, {})
             group = next(g for g in self.param_groups if any(p is q for q in g["params"]))
             self.state[p] = unpack(saved, group, self._weights[p])
-
-
-@_disable_dynamo  # torch.compiler.disable would import the compiler with the package
-def _outside_the_graph(step: Callable[..., Any], *args: Any) -> Any:
-    """A step inside a compiled function: the kernels take addresses, which cannot be traced."""
-    return step(*args)
-
-
-def _capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

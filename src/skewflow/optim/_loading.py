@@ -32,8 +32,10 @@ def check_loadable(
     indices = [index for group in groups for index in group["params"]]
     for index, weight in zip(indices, weights, strict=False):
         for key, value in state_dict["state"].get(index, {}).items():
+            shape = {"factors_a": weight.view.matrices[:2], "factors_b": weight.view.matrices[::2]}
             of_points = isinstance(value, Tensor) and key in ("momentum_buffer", "master")
-            if of_points and value.shape != weight.p.shape:
+            fits = tuple(value.shape[:2]) == shape[key] if key in shape else True
+            if not fits or (of_points and value.shape != weight.p.shape):
                 raise ShapeError(
                     f"the loaded state must have the shapes of the weights: `{key}` of "
                     f"{weight.name} is {tuple(value.shape)}, the weight {tuple(weight.p.shape)}. "

@@ -49,6 +49,7 @@ def check_options(group: dict[str, Any]) -> None:
         raise ValueError(
             f"`eps` must be above 0, as rows may have no gradient: got {group['eps']}."
         )
+    _validate.count(group.get("factor_window", 1), "factor_window")
     if group.get("nesterov") and not group["momentum"] > 0:
         raise ValueError(f"`nesterov` needs a momentum above 0: got {group['momentum']}.")
     size, sampler, retraction = group["block_size"], group["sampler"], group["retraction"]

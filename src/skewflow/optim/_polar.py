@@ -50,7 +50,7 @@ def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
     start = (torch.bucketize(low, lows, right=True) - 1).clamp(min=0)
     needed = last - start
     c = (2 / (2 + bound)).sqrt()  # puts the interval's middle to 1
-    rounds = num_rounds(needed, last, dtype)
+    rounds = num_rounds(needed, last, Y)
     if rounds:
         # low Y has its singular values in [low, 1]; the rounds' own factors wait for the end.
         r = torch.arange(rounds, device=Y.device)[:, None]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
 from ._flow import Flow
@@ -44,6 +45,10 @@ class FlowSGD(Flow):
             gradient once more, before the step.
         foreach: False launches the CUDA kernels, and takes exact steps, once for each parameter
             instead of once for all of one shape.
+        factor_window: Steps that the momentum of factors remembers, see `step`: their sum
+            $\sum_{s<w} \mu^s A_{t-s}B_{t-s}^\top$ is exact, older ones are forgotten, and the rank
+            of a step grows to w times that of the factors. So the momentum reaches
+            $1 - \mu^w$ of its length.
 
     Example:
         >>> from skewflow.nn import orthogonal_
@@ -74,6 +79,7 @@ class FlowSGD(Flow):
         guard_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
+        factor_window: int = 4,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -87,6 +93,7 @@ class FlowSGD(Flow):
             "guard_every": guard_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
+            "factor_window": factor_window,
         }
         super().__init__(params, defaults)
 
@@ -102,5 +109,11 @@ class FlowSGD(Flow):
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state = self.state[weight.p]
+        if group["momentum"] > 0 and "factors_a" in state:
+            raise FactorError(
+                f"{weight.name} must be stepped either by gradients or by factors when there is "
+                "momentum: its momentum is that of factors. Make a new optimiser, or set "
+                "`momentum` to 0."
+            )
         if group["momentum"] > 0 and "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight.points(state))

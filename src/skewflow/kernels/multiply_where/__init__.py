@@ -18,9 +18,9 @@ def multiply_where_(
 ) -> None:
     r"""`out` becomes $\alpha AB + \beta C$ where `live` is true and stays what it is elsewhere.
 
-    On CUDA in float32 the programs of matrices that are not live end at once, so that a step whose
-    length only the device knows costs what it needs, without making the host wait. Not in the
-    paper.
+    On CUDA the programs of matrices that are not live end at once, so that a step whose length only
+    the device knows costs what it needs, without making the host wait. In float64 only those of
+    small matrices: for large ones its products are too slow. Not in the paper.
 
     Args:
         out: Where the results go; none of the others.
@@ -37,7 +37,7 @@ def multiply_where_(
         >>> out.ravel()
         tensor([0., 9.])
     """
-    if out.device.type == "cuda" and out.dtype == torch.float32:
+    if out.device.type == "cuda" and has_kernel(out):
         from ._triton import multiply_where_ as fused
 
         fused(out, A, B, live, C, alpha, beta)
@@ -45,22 +45,33 @@ def multiply_where_(
         reference.multiply_where_(out, A, B, live, C, alpha, beta)
 
 
-def num_rounds(needed: Tensor, most: int, dtype: torch.dtype) -> int:
+def num_rounds(needed: Tensor, most: int, A: Float[Tensor, "n a b"]) -> int:
     """How many rounds the host has to ask for when the matrices of a batch need so many.
 
-    On CUDA in float32 all of them, since the needless ones cost next to nothing. In float64 the
-    host waits to find out, unless a graph is captured.
+    On CUDA all of them where there is a kernel, since the needless ones cost next to nothing.
+    Elsewhere the host waits to find out, unless a graph is captured.
 
     Args:
         needed: Rounds that each matrix needs.
         most: The largest possible number.
-        dtype: Of the matrices.
+        A: What is multiplied.
 
     Example:
-        >>> num_rounds(torch.tensor([0, 3]), 10, torch.float32)
+        >>> num_rounds(torch.tensor([0, 3]), 10, torch.zeros(2, 5, 5))
         3
     """
     if needed.device.type == "cpu":
         return int(needed.max())
-    static = dtype == torch.float32 or torch.cuda.is_current_stream_capturing()
+    static = has_kernel(A) or torch.cuda.is_current_stream_capturing()
     return most if static else int(needed.max())
+
+
+def has_kernel(A: Float[Tensor, "n a b"]) -> bool:
+    """Whether the CUDA kernel takes such results."""
+    if A.dtype == torch.float32:
+        return True
+    return A.dtype == torch.float64 and A[0].numel() <= LARGEST_FLOAT64
+
+
+LARGEST_FLOAT64 = 1 << 19
+"""Entries of a float64 result that the CUDA kernel computes without tensor cores."""

@@ -1,7 +1,8 @@
-"""`multiply_where_` on CUDA: a tiled product of TF32 triples whose programs may end at once."""
+"""`multiply_where_` on CUDA: tiled products, in float32 of TF32 triples, that may end at once."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
+import torch
 import triton
 import triton.language as tl
 from jaxtyping import Bool, Float
@@ -22,8 +23,8 @@ def _multiply(
     C_ptr,
     live_ptr,
     alpha_ptr,
-    alpha: tl.float32,
-    beta: tl.float32,
+    alpha,
+    beta,
     a,
     b,
     c,
@@ -33,6 +34,7 @@ def _multiply(
     stride_c,
     HAS_C: tl.constexpr,
     HAS_ALPHA: tl.constexpr,
+    TYPE: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
@@ -49,14 +51,17 @@ def _multiply(
     columns = (column * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
     at_a = A_ptr + matrix * stride_a[0] + rows * stride_a[1]
     at_b = B_ptr + matrix * stride_b[0] + columns * stride_b[2]
-    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    total = tl.zeros((BLOCK, BLOCK), TYPE)
     for start in range(0, b, BLOCK_K):
         inner = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
         left = (rows < a) & (inner[None, :] < b)
         right = (columns < c) & (inner[:, None] < b)
         A = tl.load(at_a + inner[None, :] * stride_a[2], mask=left, other=0.0)
         B = tl.load(at_b + inner[:, None] * stride_b[1], mask=right, other=0.0)
-        total += tl.dot(A, B, input_precision="tf32x3")
+        if tl.float64 == TYPE:
+            total += tl.sum(A[:, :, None] * B[None, :, :], axis=1)
+        else:
+            total += tl.dot(A, B, input_precision="tf32x3")
     total *= alpha
     if HAS_ALPHA:
         total *= tl.load(alpha_ptr + matrix)
@@ -79,7 +84,8 @@ def multiply_where_(
 ) -> None:
     """See `multiply_where_` of the package."""
     (n, a, b), c = A.shape, B.shape[-1]
-    tile = min(TILE, max(16, triton.next_power_of_2(max(a, c))))
+    double = out.dtype == torch.float64
+    tile = 16 if double else min(TILE, max(16, triton.next_power_of_2(max(a, c))))
     each = isinstance(alpha, Tensor)
     _multiply[(n * triton.cdiv(a, tile) * triton.cdiv(c, tile),)](
         out,
@@ -87,7 +93,7 @@ def multiply_where_(
         B,
         C,
         live,
-        alpha.float() if isinstance(alpha, Tensor) else None,
+        alpha.to(out.dtype) if isinstance(alpha, Tensor) else None,
         1.0 if each else alpha,
         beta,
         a,
@@ -99,8 +105,9 @@ def multiply_where_(
         C.stride() if C is not None else (0, 0, 0),
         HAS_C=C is not None,
         HAS_ALPHA=each,
+        TYPE=tl.float64 if double else tl.float32,
         BLOCK=tile,
-        BLOCK_K=DEPTH,
+        BLOCK_K=tile if double else DEPTH,
         num_warps=8 if tile == TILE else 4,
         num_stages=3,
     )

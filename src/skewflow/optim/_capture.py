@@ -1,0 +1,216 @@
+r"""Factors of a linear layer's gradient, kept instead of the gradient.
+
+For $y = aW^\top$ the gradient of W is $g^\top a$ with the gradient g of y: its factors are what the
+backward pass has at hand, of rank batch, and for a tall W the product V = XB of the step is y
+itself. The hooks hide the weight from autograd during the layer's own forward pass, so its gradient
+is never formed, and let y pass through a function that notes a and g on the way back.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .split import split_parameters
+
+
+@dataclass
+class Record:
+    """What one use of a layer leaves: the gradient of its weight is `left` transposed, `right`.
+
+    Args:
+        left: Gradients of the outputs, (r, rows of the weight).
+        right: Inputs, (r, columns of the weight).
+        product: Inputs times the weight transposed, (r, rows), or None where it was overwritten.
+        version: Of the weight, when the layer used it.
+        task: The backward pass that it belongs to.
+    """
+
+    left: Tensor
+    right: Tensor
+    product: Tensor | None
+    version: int
+    task: int
+
+
+class Records:
+    """The records of one weight, and a scalar whose gradient says that a backward pass counts.
+
+    A pass that asks only for gradients of other tensors goes through the layer, too, but does not
+    accumulate into the scalar; then its records do not count, as no gradient would have.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.done: list[Record] = []
+        self._running: list[Record] = []
+        self.anchor = torch.zeros((), device=weight.device, requires_grad=True)
+        self.anchor.register_post_accumulate_grad_hook(self._finish)
+
+    def add(self, record: Record) -> None:
+        """Keep a record until its backward pass comes to the scalar."""
+        self._running = [*(r for r in self._running if r.task == record.task), record]
+
+    def _finish(self, anchor: Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        self.done += [record for record in self._running if record.task == task]
+        self._running = []
+        anchor.grad = None
+
+
+_records: "WeakIdKeyDictionary" = WeakIdKeyDictionary()
+"""By weight; nothing here keeps a weight alive, and a copy of a model starts with none."""
+
+_hidden: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+"""Layers whose forward pass runs with a weight that autograd does not see."""
+
+
+def recorded(weight: Tensor) -> list[Record]:
+    """The records of a weight since they were dropped."""
+    found: Records | None = _records.get(weight)
+    return [] if found is None else found.done
+
+
+def drop(weights: Iterable[Tensor]) -> None:
+    """Forget the records of these weights."""
+    for weight in weights:
+        found: Records | None = _records.get(weight)
+        if found is not None:
+            found.done = []
+
+
+class Capture:
+    """Layers whose gradients are kept as factors, until it is removed.
+
+    Args:
+        handles: Of the layers' hooks.
+    """
+
+    def __init__(self, handles: Iterable[RemovableHandle]) -> None:
+        self._handles = list(handles)
+
+    def remove(self) -> None:
+        """The layers form their gradients again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def capture_factors(
+    model: nn.Module,
+    orthogonal: str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None = None,
+) -> Capture:
+    r"""Let the linear layers of a model keep the factors of their orthogonal weights' gradients.
+
+    The gradient of a linear layer is a product $g^\top a$ of what its backward pass has at hand, of
+    rank batch. With it `FlowSGD` takes the exact step in the time the gradient itself would take,
+    which is then never formed: `weight.grad` stays None, and `FlowSGD.step` finds the factors.
+    Those of several backward passes, or of several uses of a weight, are joined;
+    `FlowSGD.zero_grad` drops them, the `zero_grad` of a module does not. Not in the paper.
+
+    What works on gradients does not see factors: clipping, and a `GradScaler`, whose scale would
+    stay in them. Gradients of factors are not averaged between processes, so `step` refuses them
+    there. Compiled models are refused.
+
+    Args:
+        model: The model; its layers get hooks.
+        orthogonal: Which weights are orthogonal, as in `split_parameters`. Those of them that
+            belong to a `torch.nn.Linear`, `OrthogonalLinear` among them, are captured.
+
+    Returns:
+        Its `remove()` undoes it.
+
+    Raises:
+        ValueError: If no linear layer has such a weight.
+
+    Example:
+        >>> from skewflow.nn import OrthogonalLinear
+        >>> from skewflow.optim import FlowSGD
+        >>> layer = OrthogonalLinear(64, 64, bias=False)
+        >>> capture = capture_factors(layer)
+        >>> optimizer = FlowSGD(layer.parameters(), lr=0.1, block_size="dense")
+        >>> layer(torch.randn(4, 64)).square().sum().backward()
+        >>> layer.weight.grad is None
+        True
+        >>> before = layer.weight.detach().clone()
+        >>> optimizer.step()
+        >>> bool((layer.weight != before).any())
+        True
+    """
+    chosen = {p for _, p in split_parameters(model, orthogonal)[0]}
+    handles = []
+    for module in model.modules():
+        plain = type(module).forward is nn.Linear.forward
+        if plain and isinstance(module, nn.Linear) and module.weight in chosen:
+            handles.append(module.register_forward_pre_hook(_hide))
+            handles.append(module.register_forward_hook(_show, always_call=True))
+    if not handles:
+        raise ValueError(
+            f"a torch.nn.Linear must have one of the {len(chosen)} orthogonal weights: none has. "
+            "Pass factors of your own to `FlowSGD.step(factors=...)`."
+        )
+    return Capture(handles)
+
+
+def _hide(module: nn.Module, args: Any) -> None:
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            "factors cannot be captured in a compiled model: leave the captured layers out of "
+            "torch.compile, or remove the capture."
+        )
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    if weight.requires_grad and torch.is_grad_enabled():
+        _hidden.add(module)
+        weight.requires_grad_(False)
+
+
+def _show(module: nn.Module, args: Any, y: Any) -> Any:
+    if module not in _hidden:
+        return y
+    _hidden.discard(module)
+    weight, bias = module.weight, module.bias
+    assert isinstance(weight, Tensor)
+    weight.requires_grad_(True)
+    if not isinstance(y, Tensor):  # the forward pass has failed
+        return y
+    if weight not in _records:
+        _records[weight] = Records(weight)
+    records: Records = _records[weight]
+    free = None if bias is None else bias.detach()
+    return _Note.apply(y, args[0].detach(), records, records.anchor, weight._version, free)  # type: ignore[no-untyped-call]
+
+
+class _Note(torch.autograd.Function):
+    """The identity, whose backward pass notes the gradient that passes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        a: Tensor,
+        records: Records,
+        anchor: Tensor,
+        version: int,
+        bias: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(a)
+        ctx.y, ctx.y_version, ctx.bias = y.detach(), y._version, bias
+        ctx.records, ctx.version = records, version
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (a,) = ctx.saved_tensors
+        y = None
+        if ctx.y._version == ctx.y_version:  # an activation in place would have overwritten it
+            y = ctx.y if ctx.bias is None else ctx.y - ctx.bias
+            y = y.flatten(0, -2) if y.ndim > 1 else y[None]
+        left, right = (t.detach().reshape(-1, t.shape[-1]) for t in (g, a))
+        task = torch._C._current_graph_task_id()
+        ctx.records.add(Record(left, right, y, ctx.version, task))
+        return g, None, None, ctx.records.anchor.detach(), None, None

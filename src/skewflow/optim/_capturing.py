@@ -1,0 +1,18 @@
+"""Where a step runs: inside a compiled function, or while a CUDA graph is captured."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._compile import _disable_dynamo
+
+
+@_disable_dynamo  # torch.compiler.disable would import the compiler with the package
+def outside_the_graph(step: Callable[..., Any], *args: Any) -> Any:
+    """A step inside a compiled function: the kernels take addresses, which cannot be traced."""
+    return step(*args)
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

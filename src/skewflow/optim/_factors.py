@@ -1,0 +1,279 @@
+"""Weights that are stepped by factors of their gradients: collected, checked, stepped."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import FactorError, NonFiniteGradientError
+from ..geometry.precision import users_precision
+from ..kernels.update import LARGEST_GRADIENT, Update
+from ._capture import Record, recorded
+from ._dense import dense_step
+from ._factored import factored_step_, is_worth_it
+from ._weights import Weight
+
+Factors = Mapping[Tensor, tuple[Tensor, Tensor]]
+"""For each weight the two factors of its gradient, A B^T."""
+
+
+@dataclass
+class Factored:
+    """One weight and the factors of its gradient, seen as the gradient of its matrices.
+
+    Args:
+        weight: The weight.
+        group: Its options.
+        A: Left factors (n, d, r).
+        B: Right factors (n, k, r).
+        V: The points times B (n, d, r), where a layer has computed them.
+    """
+
+    weight: Weight
+    group: dict[str, Any]
+    A: Tensor
+    B: Tensor
+    V: Tensor | None
+
+
+def gather(
+    groups: Sequence[dict[str, Any]], weights: Mapping[Tensor, Weight], given: Factors | None
+) -> list[Factored]:
+    """The weights that take a factored step: those given, and those whose layers kept factors."""
+    given = given or {}
+    strangers = [p for p in given if p not in weights]
+    if strangers:
+        raise FactorError(
+            "`factors` must be for parameters of this optimiser: got one of shape "
+            f"{tuple(strangers[0].shape)} that it does not have."
+        )
+    found = []
+    for group in groups:
+        for p in group["params"]:
+            weight, records = weights[p], recorded(p)
+            if p not in given and not records:
+                continue
+            _check_options(weight, group)
+            if p.grad is not None or (p in given and records):
+                raise FactorError(
+                    f"{weight.name} must have one source of its gradient: it has factors and "
+                    f"{'a gradient' if p.grad is not None else 'those of a captured layer'}. "
+                    "Add them up yourself, or capture all layers that use it."
+                )
+            if p in given:
+                A, B = given[p]
+                _check_shapes(weight, A, B)
+                found.append(_oriented(weight, group, A, B, None))
+            else:
+                _check_records(weight, records)
+                found.append(_joined(weight, group, records))
+    return found
+
+
+def _check_options(weight: Weight, group: dict[str, Any]) -> None:
+    size, retraction = group["block_size"], group["retraction"]
+    if "betas" in group:
+        raise FactorError(
+            f"factors need FlowSGD: got some for {weight.name}. FlowAdam divides the planes by "
+            "second moments, which leaves nothing of low rank. Give it the gradient."
+        )
+    if isinstance(size, int) or retraction != "exp":
+        raise FactorError(
+            f"a factored step is the exact exponential: the group of {weight.name} has "
+            f'block_size={size!r} and retraction={retraction!r}. Use block_size="dense" (or '
+            '"auto") and retraction="exp", or give it the gradient.'
+        )
+    if len(weight.view.shape) > 3:
+        raise FactorError(
+            f"factors need a matrix or a batch of matrices: {weight.name} has the shape "
+            f"{weight.view.shape}. Give it the gradient."
+        )
+
+
+def _check_shapes(weight: Weight, A: Tensor, B: Tensor) -> None:
+    *batch, rows, columns = weight.view.shape
+    r = A.shape[-1] if A.ndim else 0
+    if tuple(A.shape) != (*batch, rows, r) or tuple(B.shape) != (*batch, columns, r) or r < 1:
+        raise FactorError(
+            f"the factors of {weight.name}, of shape {weight.view.shape}, must have the shapes "
+            f"{(*batch, rows, 'r')} and {(*batch, columns, 'r')} with one r >= 1: got "
+            f"{tuple(A.shape)} and {tuple(B.shape)}. Its gradient is A B^T."
+        )
+    for F in (A, B):
+        if not F.is_floating_point() or F.device != weight.p.device:
+            raise FactorError(
+                f"the factors of {weight.name} must be real floating-point tensors on "
+                f"{weight.p.device}: got {F.dtype} on {F.device}."
+            )
+
+
+def _check_records(weight: Weight, records: Sequence[Record]) -> None:
+    if any(record.version != weight.p._version for record in records):
+        raise FactorError(
+            f"{weight.name} must not change between the forward pass and the step: somebody wrote "
+            "to it, so the factors its layer kept are those of another weight. Call "
+            "`zero_grad()`, and do both passes again."
+        )
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        size = torch.distributed.get_world_size()
+        if size > 1:
+            raise FactorError(
+                f"captured factors are not exchanged between processes: there are {size}, and the "
+                f"copies of {weight.name} would part. Remove the capture, or gather the factors "
+                "yourself and pass them to `step(factors=...)`."
+            )
+
+
+def _joined(weight: Weight, group: dict[str, Any], records: Sequence[Record]) -> Factored:
+    left, right = (
+        torch.cat([getattr(r, side) for r in records]).mT[None] for side in ("left", "right")
+    )
+    products = [r.product for r in records if r.product is not None]
+    V = None
+    if len(products) == len(records) and not weight.view.wide:
+        V = torch.cat(products).mT[None]
+    return _oriented(weight, group, left, right, V)
+
+
+def _oriented(
+    weight: Weight, group: dict[str, Any], A: Tensor, B: Tensor, V: Tensor | None
+) -> Factored:
+    """The factors of the matrices that the weight is seen as, in the precision of the step."""
+    A, B = (F.detach()[None] if F.ndim == 2 else F.detach() for F in (A, B))
+    dtype = torch.float64 if weight.p.dtype == torch.float64 else torch.float32
+    A, B = A.to(dtype), B.to(dtype)
+    if weight.view.wide:
+        A, B = B, A
+    return Factored(weight, group, A, B, None if V is None else V.to(dtype))
+
+
+class FactoredSteps:
+    """Steps by factors, and what they report on CUDA only later."""
+
+    def __init__(self) -> None:
+        self._flags: dict[Weight, tuple[Tensor, Tensor]] = {}
+
+    def check(self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]) -> None:
+        """Raise for factors that cannot be used, and for those of earlier steps; changes nothing.
+
+        Weights that are to be skipped are counted and taken off the list by `usable`.
+        """
+        late = [weight.name for weight, (_, seen) in self._flags.items() if bool(seen)]
+        for bad, seen in self._flags.values():
+            if late:
+                bad.zero_()
+                seen.zero_()
+        if late:
+            raise NonFiniteGradientError(
+                f"the factors of {', '.join(late)} must be finite: at an earlier step they were "
+                "not, and the step was not taken. Lower the learning rate, or look for the "
+                "overflow in the model."
+            )
+        for one in ones:
+            state = states.get(one.weight.p, {})
+            if one.group["momentum"] > 0 and "momentum_buffer" in state:
+                raise FactorError(
+                    f"{one.weight.name} must be stepped either by gradients or by factors when "
+                    f"there is momentum: its momentum is that of gradients. Make a new optimiser, "
+                    "or set `momentum` to 0."
+                )
+            usable = one.weight.p.device.type == "cuda" or _is_usable(one)
+            if not usable and one.group["nonfinite"] == "raise":
+                raise NonFiniteGradientError(
+                    f"the factors of {one.weight.name} must be finite, and their product below "
+                    f"{LARGEST_GRADIENT[one.A.dtype]:.0e}, where products overflow: they are not. "
+                    "Nothing was changed; lower the learning rate, or look for the overflow in the "
+                    'model; nonfinite="skip" leaves such weights out.'
+                )
+
+    def step(
+        self,
+        one: Factored,
+        update: Update,
+        state: dict[str, Any],
+        store: Callable[[Weight, Tensor], None],
+    ) -> None:
+        """Step one weight."""
+        weight = one.weight
+        on_cuda, skip = weight.p.device.type == "cuda", one.group["nonfinite"] == "skip"
+        if skip and "skipped" not in state:
+            state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
+        if skip and not on_cuda and not _is_usable(one):
+            state["skipped"] += 1
+            return
+        X = weight.view(weight.points(state))
+        A, B, V = (-one.A if update.maximize else one.A), one.B, one.V
+        finite = torch.ones((), dtype=torch.bool, device=X.device)
+        if update.momentum > 0:
+            if on_cuda:
+                finite = torch.isfinite(A).all() & torch.isfinite(B).all()
+            A, B = _with_momentum(state, A, B, update, one.group["factor_window"], finite)
+            V = None
+        if is_worth_it(A.shape[-1], X.shape[-1], X.device):
+            finite = finite & factored_step_(X, A, B, update.lr, V).all()
+        else:
+            with users_precision(X):
+                G = A @ B.mT
+            finite = finite & torch.isfinite(G).all()
+            X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, "exp"))
+        store(weight, X)
+        if on_cuda and skip:
+            state["skipped"] += ~finite
+        elif on_cuda:
+            bad, seen = self._flag(weight)
+            seen.copy_(bad.logical_or_(~finite), non_blocking=True)
+
+    def _flag(self, weight: Weight) -> tuple[Tensor, Tensor]:
+        if weight not in self._flags:
+            bad = torch.zeros((), dtype=torch.bool, device=weight.p.device)
+            self._flags[weight] = bad, torch.zeros((), dtype=torch.bool, pin_memory=True)
+        return self._flags[weight]
+
+
+def _is_usable(one: Factored) -> bool:
+    """Whether the entries of the product are certain not to overflow."""
+    largest = float(one.A.abs().max()) * float(one.B.abs().max()) * one.A.shape[-1]
+    return largest <= LARGEST_GRADIENT[one.A.dtype]  # which NaN is not
+
+
+def _with_momentum(
+    state: dict[str, Any], A: Tensor, B: Tensor, update: Update, window: int, finite: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Factors of the direction: those of the last steps side by side, in the state from now on.
+
+    $M = \sum_{s < w} \mu^s A_{t-s}B_{t-s}^\top$. The steps of smaller rank end in zeros, so that a
+    CUDA graph, which knows only one shape, can go on with the same memory. Where the new factors
+    are not finite nothing is added to the state, and the direction is zero.
+    """
+    mu, kept = update.momentum, []
+    for key, new in (("factors_a", A), ("factors_b", B)):
+        n, rows, r = new.shape
+        old = state.get(key)
+        if old is None:
+            old = new.new_zeros(n, rows, window, r)
+        old = _resized(old.to(new), window, max(r, old.shape[-1]))
+        head = _resized(new[:, :, None], 1, old.shape[-1])
+        tail = old[:, :, :-1] * mu if key == "factors_a" else old[:, :, :-1]
+        joined = torch.where(finite, torch.cat([head, tail], dim=2), old)
+        if key in state and state[key].shape == joined.shape and state[key].dtype == joined.dtype:
+            state[key].copy_(joined)
+        else:
+            state[key] = joined
+        kept.append(joined)
+    left, right = kept
+    if update.nesterov:  # G + mu M
+        left = left * mu
+        left[:, :, 0] *= (1 + mu) / mu
+    return torch.where(finite, left, 0).flatten(2), right.flatten(2)
+
+
+def _resized(F: Tensor, window: int, rank: int) -> Tensor:
+    """Factors (n, rows, w, r) for another number of steps, or a larger rank."""
+    n, rows, w, r = F.shape
+    if (w, r) == (window, rank):
+        return F
+    out = F.new_zeros(n, rows, window, rank)
+    out[:, :, : min(w, window), :r] = F[:, :, :window]
+    return out

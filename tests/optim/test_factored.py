@@ -1,0 +1,124 @@
+"""The exact step for a gradient of low rank: against the exponential of the assembled generator."""
+
+import pytest
+import torch
+
+from helpers import assert_close, randn, random_stiefel, scipy_expm
+from skewflow.geometry import omega, orthogonality_error
+from skewflow.kernels import multiply_where as package
+from skewflow.optim import _factored
+from skewflow.optim._factored import factored_step_
+from skewflow.optim._guard import polish_
+
+SHAPES = [(40, 40, 5), (60, 20, 7), (33, 33, 1), (20, 7, 12), (9, 9, 30), (2, 1, 1), (3, 3, 2)]
+"""(d, k, r): square, thin, of rank one, of rank above k, tiny."""
+
+
+def factors(d, k, r, generator, batch=1):
+    """Factors of a gradient of spectral norm about 1."""
+    A = randn(batch, d, r, generator=generator) / d**0.5
+    B = randn(batch, k, r, generator=generator) / r**0.5
+    return A, B
+
+
+def expected(X, A, B, lr):
+    return torch.stack(
+        [scipy_expm(-lr * omega(x, a @ b.mT)) @ x for x, a, b in zip(X, A, B, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("lr", [0.0, 1e-6, 0.01, 0.3, 3.0])
+@pytest.mark.parametrize("d, k, r", SHAPES)
+def test_a_step_is_the_exponential_of_the_generator(d, k, r, lr, generator):
+    X = random_stiefel(d, k, batch=(2,), generator=generator)
+    A, B = factors(d, k, r, generator, 2)
+    Y = X.clone()
+    assert factored_step_(Y, A, B, lr).all()
+    # Doublings multiply the rounding error of scipy and of the step alike.
+    assert_close("Y", expected(X, A, B, lr), Y, factor=max(1.0, 3 * lr))
+
+
+def test_a_product_that_is_known_changes_nothing(generator):
+    X = random_stiefel(12, 5, batch=(1,), generator=generator)
+    A, B = factors(12, 5, 3, generator)
+    Y, Z = X.clone(), X.clone()
+    factored_step_(Y, A, B, 0.3)
+    factored_step_(Z, A, B, 0.3, X @ B)
+    assert_close("Y", Y, Z)
+
+
+def test_zero_columns_and_zero_factors(generator):
+    X = random_stiefel(12, 5, batch=(2,), generator=generator)
+    A, B = factors(12, 5, 4, generator, 2)
+    A[:, :, 1] = 0
+    B[:, :, 2] = 0
+    A[1] = 0
+    Y = X.clone()
+    factored_step_(Y, A, B, 0.5)
+    assert_close("Y", expected(X, A, B, 0.5), Y)
+    assert torch.equal(Y[1], X[1])
+
+
+def test_badly_scaled_factors(generator):
+    X = random_stiefel(30, 20, batch=(1,), generator=generator)
+    A, B = factors(30, 20, 6, generator)
+    scale = 10.0 ** torch.arange(-30, 30, 10, dtype=torch.float64)
+    Y = X.clone()
+    factored_step_(Y, A * scale, B / scale, 0.5)
+    assert_close("Y", expected(X, A, B, 0.5), Y)
+
+
+def test_a_large_symmetric_part_of_the_gradient_costs_few_digits(generator):
+    # Near a minimum of online PCA U is almost V: the generator is small, its factors are not.
+    X = random_stiefel(30, 10, batch=(1,), generator=generator)
+    B = randn(1, 10, 8, generator=generator)
+    A = X @ B + 1e-3 * randn(1, 30, 8, generator=generator)
+    Y = X.clone()
+    factored_step_(Y, A, B, 0.3)
+    # Rounding is relative to the length of the factors, about 30 here.
+    assert_close("Y", expected(X, A, B, 0.3), Y, factor=30)
+
+
+@pytest.mark.parametrize("lr", [1e-6, 1e-2, 1.0, 30.0, 1e3, 1e8, 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("d, k, r", [(64, 64, 8), (64, 16, 4), (30, 7, 20)])
+def test_any_length_stays_on_the_manifold(d, k, r, dtype, lr, generator):
+    X = random_stiefel(d, k, batch=(2,), generator=generator, dtype=dtype)
+    polish_(X)
+    A, B = (F.to(dtype) for F in factors(d, k, r, generator, 2))
+    A[1] *= 1e3
+    factored_step_(X, A, B, lr)
+    # Rounding grows with the length of the step, which is cut to 64.
+    assert orthogonality_error(X).max() / k**0.5 < (3e-6 if dtype == torch.float32 else 3e-14)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_error_of_a_point_does_not_grow_along_a_symmetric_gradient(sign, generator):
+    X = random_stiefel(40, 10, batch=(1,), generator=generator, dtype=torch.float32)
+    polish_(X)
+    for _ in range(300):
+        B = randn(1, 10, 3, generator=generator, dtype=torch.float32)
+        factored_step_(X, sign * X @ B, B, 0.02)
+    assert orthogonality_error(X) < 1e-5
+
+
+def test_factors_that_are_not_finite_leave_their_point_alone(generator):
+    X = random_stiefel(12, 5, batch=(3,), generator=generator)
+    A, B = factors(12, 5, 4, generator, 3)
+    A[1, 0, 0], B[2, 0, 0] = torch.nan, torch.inf
+    Y = X.clone()
+    assert factored_step_(Y, A, B, 0.5).tolist() == [True, False, False]
+    assert torch.equal(Y[1:], X[1:])
+    assert not torch.equal(Y[0], X[0])
+
+
+def test_the_small_matrices_are_those_of_the_host_when_the_device_decides(generator, monkeypatch):
+    X = random_stiefel(12, 5, batch=(3,), generator=generator)
+    A, B = factors(12, 5, 4, generator, 3)
+    A *= torch.tensor([0.01, 1.0, 1e3], dtype=torch.float64)[:, None, None]
+    Y, Z = X.clone(), X.clone()
+    factored_step_(Y, A, B, 1.0)
+    for module in (package, _factored):
+        monkeypatch.setattr(module, "num_rounds", lambda needed, most, A: most)
+    factored_step_(Z, A, B, 1.0)
+    assert_close("Y", Y, Z)
