@@ -41,7 +41,7 @@ def main(device: str = "cpu", repeats: int = 7) -> None:
             A = torch.randn(1, d, r, device=device) / (d * r) ** 0.5
             B = torch.randn(1, k, r, device=device) / r**0.5
             Y = X.clone()
-            steps["dense", fraction] = lambda A=A, B=B: dense_step(X, A @ B.mT, 0.1, "exp")
+            steps["dense", fraction] = lambda A=A, B=B, X=X: dense_step(X, A @ B.mT, 0.1, "exp")
             steps["factored", fraction] = lambda A=A, B=B, Y=Y: factored_step_(Y, A, B, 0.1)
         times = {name: [] for name in steps}
         for _ in range(repeats + 1):

@@ -88,7 +88,7 @@ def test_any_length_stays_on_the_manifold(d, k, r, dtype, lr, generator):
     A, B = (F.to(dtype) for F in factors(d, k, r, generator, 2))
     A[1] *= 1e3
     factored_step_(X, A, B, lr)
-    # Rounding grows with the length of the step, which is cut to 64.
+    # Rounding grows with the length of the step, which is cut to 32.
     assert orthogonality_error(X).max() / k**0.5 < (3e-6 if dtype == torch.float32 else 3e-14)
 
 

@@ -168,7 +168,7 @@ def test_micro_batches_and_repeated_uses_are_joined(generator):
         g = torch.Generator().manual_seed(3)
         for _ in range(3):
             x = randn(2, 40, generator=g)
-            net(torch.tanh(net(x))).square().sum().backward()
+            net(input=torch.tanh(net(x))).square().sum().backward()
         optimizer.step()
     assert_same(model, plain)
 
@@ -283,8 +283,8 @@ def test_the_guard_looks_at_factored_weights(generator):
 
 
 def test_large_ranks_take_the_dense_step(generator, monkeypatch):
-    assert is_worth_it(8, 256, torch.device("cpu"))
-    assert not is_worth_it(256, 256, torch.device("cpu"))
+    assert is_worth_it(8, 256, 256, torch.device("cpu"))
+    assert not is_worth_it(256, 256, 256, torch.device("cpu"))
     from skewflow.optim import _factors
 
     monkeypatch.setattr(_factors, "factored_step_", lambda *args: pytest.fail("factored"))
@@ -317,7 +317,11 @@ def test_factors_that_do_not_fit_are_refused_and_nothing_changes(
 
 @pytest.mark.bad_input
 def test_what_else_is_refused(generator):
-    p, q, c = weight((12, 12), generator), weight((12, 12), generator), weight((9, 1, 3, 3), generator)
+    p, q, c = (
+        weight((12, 12), generator),
+        weight((12, 12), generator),
+        weight((9, 1, 3, 3), generator),
+    )
     given = factors(p, 2, generator)
     optimizer = FlowSGD([("p", p)], **DENSE)
     with pytest.raises(FactorError, match="must be for parameters of this optimiser"):

@@ -7,7 +7,7 @@ is never formed, and let y pass through a function that notes a and g on the way
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class Records:
         self.done: list[Record] = []
         self._running: list[Record] = []
         self.anchor = torch.zeros((), device=weight.device, requires_grad=True)
-        self.anchor.register_post_accumulate_grad_hook(self._finish)
+        self.anchor.register_post_accumulate_grad_hook(self._finish)  # type: ignore[no-untyped-call]
 
     def add(self, record: Record) -> None:
         """Keep a record until its backward pass comes to the scalar."""
@@ -62,7 +62,7 @@ class Records:
         anchor.grad = None
 
 
-_records: "WeakIdKeyDictionary" = WeakIdKeyDictionary()
+_records: MutableMapping[Tensor, Records] = WeakIdKeyDictionary()
 """By weight; nothing here keeps a weight alive, and a copy of a model starts with none."""
 
 _hidden: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
@@ -71,16 +71,14 @@ _hidden: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 def recorded(weight: Tensor) -> list[Record]:
     """The records of a weight since they were dropped."""
-    found: Records | None = _records.get(weight)
-    return [] if found is None else found.done
+    return _records[weight].done if weight in _records else []
 
 
 def drop(weights: Iterable[Tensor]) -> None:
     """Forget the records of these weights."""
     for weight in weights:
-        found: Records | None = _records.get(weight)
-        if found is not None:
-            found.done = []
+        if weight in _records:
+            _records[weight].done = []
 
 
 class Capture:
@@ -147,7 +145,7 @@ def capture_factors(
         plain = type(module).forward is nn.Linear.forward
         if plain and isinstance(module, nn.Linear) and module.weight in chosen:
             handles.append(module.register_forward_pre_hook(_hide))
-            handles.append(module.register_forward_hook(_show, always_call=True))
+            handles.append(module.register_forward_hook(_show, with_kwargs=True, always_call=True))
     if not handles:
         raise ValueError(
             f"a torch.nn.Linear must have one of the {len(chosen)} orthogonal weights: none has. "
@@ -169,48 +167,65 @@ def _hide(module: nn.Module, args: Any) -> None:
         weight.requires_grad_(False)
 
 
-def _show(module: nn.Module, args: Any, y: Any) -> Any:
+def _show(module: nn.Module, args: Any, kwargs: Any, y: Any) -> Any:
     if module not in _hidden:
         return y
     _hidden.discard(module)
+    assert isinstance(module, nn.Linear)
     weight, bias = module.weight, module.bias
-    assert isinstance(weight, Tensor)
     weight.requires_grad_(True)
     if not isinstance(y, Tensor):  # the forward pass has failed
         return y
     if weight not in _records:
         _records[weight] = Records(weight)
-    records: Records = _records[weight]
-    free = None if bias is None else bias.detach()
-    return _Note.apply(y, args[0].detach(), records, records.anchor, weight._version, free)  # type: ignore[no-untyped-call]
+    records = _records[weight]
+    a = (args[0] if args else kwargs["input"]).detach()
+    use = _Use(records, weight._version, None if bias is None else bias.detach())
+    out: Tensor = _Note.apply(y, a, records.anchor, use)  # type: ignore[no-untyped-call]
+    use.y, use.y_version = out.detach(), out._version
+    return out
+
+
+@dataclass
+class _Use:
+    """One forward pass of a layer.
+
+    Args:
+        records: Where its record goes.
+        version: Of the weight.
+        bias: Of the layer.
+        y: The output, in the memory of the layer's own.
+        y_version: Its version: an activation in place overwrites it.
+    """
+
+    records: Records
+    version: int
+    bias: Tensor | None
+    y: Tensor | None = None
+    y_version: int = -1
+
+    def product(self) -> Tensor | None:
+        """The output without the bias, (r, rows)."""
+        if self.y is None or self.y._version != self.y_version:
+            return None
+        y = self.y if self.bias is None else self.y - self.bias
+        return y.reshape(-1, y.shape[-1])
 
 
 class _Note(torch.autograd.Function):
-    """The identity, whose backward pass notes the gradient that passes."""
+    """The identity, in place, whose backward pass notes the gradient that passes."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        y: Tensor,
-        a: Tensor,
-        records: Records,
-        anchor: Tensor,
-        version: int,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def forward(ctx: Any, y: Tensor, a: Tensor, anchor: Tensor, use: _Use) -> Tensor:
+        ctx.mark_dirty(y)  # a view of y could not be overwritten by what follows
         ctx.save_for_backward(a)
-        ctx.y, ctx.y_version, ctx.bias = y.detach(), y._version, bias
-        ctx.records, ctx.version = records, version
-        return y.view_as(y)
+        ctx.use = use
+        return y
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (a,) = ctx.saved_tensors
-        y = None
-        if ctx.y._version == ctx.y_version:  # an activation in place would have overwritten it
-            y = ctx.y if ctx.bias is None else ctx.y - ctx.bias
-            y = y.flatten(0, -2) if y.ndim > 1 else y[None]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (a,), use = ctx.saved_tensors, ctx.use
         left, right = (t.detach().reshape(-1, t.shape[-1]) for t in (g, a))
         task = torch._C._current_graph_task_id()
-        ctx.records.add(Record(left, right, y, ctx.version, task))
-        return g, None, None, ctx.records.anchor.detach(), None, None
+        use.records.add(Record(left, right, use.product(), use.version, task))
+        return g, None, use.records.anchor.detach(), None

@@ -17,20 +17,21 @@ from ..geometry.precision import full_precision
 from ..kernels.multiply_where import multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
 
-LONGEST = 64.0
+LONGEST = 32.0
 r"""The step is cut to this $\eta\|L\|^2$, which bounds its angles: rounding grows with it."""
 
 LARGEST_NORM = {torch.float32: 2.0, torch.float64: 0.75}
 """Of the series: its next term is 2e-11 and 1e-18 there."""
 
-BREAK_EVEN = {"cpu": 0.25, "cuda": 0.25}
-"""Largest r / k at which the factored step costs less than the dense one. Measured on the CPU, see
-`benchmarks/factored.py`; taken over for CUDA."""
+BREAK_EVEN = {"cpu": (0.25, 0.5), "cuda": (0.25, 0.5)}
+"""Largest r / k at which the factored step costs less than the dense one, where 2k >= d and where
+2k < d. Measured on one core of a CPU by `benchmarks/factored.py`, and not yet on CUDA."""
 
 
-def is_worth_it(rank: int, k: int, device: torch.device) -> bool:
+def is_worth_it(rank: int, d: int, k: int, device: torch.device) -> bool:
     """Whether a factored step of this rank costs less than forming the gradient."""
-    return rank <= BREAK_EVEN["cuda" if device.type == "cuda" else "cpu"] * k
+    square, thin = BREAK_EVEN["cuda" if device.type == "cuda" else "cpu"]
+    return rank <= (thin if 2 * k < d else square) * k
 
 
 def factored_step_(

@@ -211,7 +211,7 @@ class FactoredSteps:
                 finite = torch.isfinite(A).all() & torch.isfinite(B).all()
             A, B = _with_momentum(state, A, B, update, one.group["factor_window"], finite)
             V = None
-        if is_worth_it(A.shape[-1], X.shape[-1], X.device):
+        if is_worth_it(A.shape[-1], *X.shape[1:], X.device):
             finite = finite & factored_step_(X, A, B, update.lr, V).all()
         else:
             with users_precision(X):

@@ -66,10 +66,8 @@ class Flow(torch.optim.Optimizer, ABC):
             stream += weight.num_matrices
         self._weights.update(admitted)
 
-    def step(
-        self, closure: Callable[[], Any] | None = None, factors: Factors | None = None
-    ) -> Any:
-        """Take one step; every matrix stays orthogonal.
+    def step(self, closure: Callable[[], Any] | None = None, factors: Factors | None = None) -> Any:
+        r"""Take one step; every matrix stays orthogonal.
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
         where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
@@ -81,8 +79,8 @@ class Flow(torch.optim.Optimizer, ABC):
         Args:
             closure: Recomputes the loss and the gradients, as in `torch.optim`.
             factors: For weights without a gradient its factors (A, B), of the shapes
-                (*batch, rows, r) and (*batch, columns, r) for the gradient $AB^\\top$: the exact step
-                then costs about what the gradient would. See `capture_factors` for linear layers.
+                (*batch, rows, r) and (*batch, columns, r) for the gradient $AB^\top$: the exact
+                step then costs about what the gradient would. `capture_factors` finds them.
 
         Raises:
             FactorError: If factors do not fit; nothing was changed.
