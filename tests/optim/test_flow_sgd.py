@@ -417,6 +417,7 @@ def test_a_gradient_whose_products_overflow_raises_and_changes_nothing(block_siz
         {"block_size": 5, "retraction": "cayley"},
         {"block_size": 12, "retraction": "cayley"},
         {"block_size": 5, "sampler": "round_robin"},
+        {"block_size": 2, "sampler": "heavy_matchings"},
         {"block_size": "dense"},
         {"block_size": "dense", "retraction": "cayley"},
         {"block_size": "dense", "retraction": "polar"},

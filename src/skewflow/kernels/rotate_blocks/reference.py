@@ -115,12 +115,12 @@ def divide_blocks(
 
 
 def _cut(eta: float, omega: Float[Tensor, "l s s"]) -> Float[Tensor, "l s s"]:
-    """The blocks times `eta`, cut to `LARGEST_ANGLE`; a plane turns exactly, whatever the angle."""
-    if omega.shape[-1] == 2:
-        return eta * omega
+    """The blocks times `eta`, cut to `LARGEST_ANGLE`; a plane turns exactly by any finite angle."""
+    largest = torch.finfo(omega.dtype).max
+    angle = largest / 2 if omega.shape[-1] == 2 else LARGEST_ANGLE[torch.float64]
     norm = torch.linalg.vector_norm(omega, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    most = (LARGEST_ANGLE[torch.float64] / norm).clamp(max=torch.finfo(omega.dtype).max)
-    return most.clamp(max=abs(eta)).to(omega.dtype) * math.copysign(1.0, eta) * omega
+    most = (angle / norm).clamp(max=min(abs(eta), largest)).to(omega.dtype)
+    return math.copysign(1.0, eta) * most * omega
 
 
 def _rotation(A: Float[Tensor, "l s s"], retraction: str) -> Float[Tensor, "l s s"]:
