@@ -15,21 +15,20 @@ from skewflow.kernels.multiply_where._triton import multiply_where_
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize("a, b, c", [(1, 1, 1), (5, 40, 17), (130, 7, 20), (33, 65, 129)])
-def test_live_matrices_are_multiplied_and_the_others_left(a, b, c, each, dtype, generator, device):
-    A = randn(3, b, a, generator=generator, dtype=dtype).to(device).mT
-    B = randn(3, b, c, generator=generator, dtype=dtype).to(device)
-    C = randn(3, a, c, generator=generator, dtype=dtype).to(device)
-    out = randn(3, a, c, generator=generator, dtype=dtype).to(device)
+def test_live_matrices_are_multiplied_and_the_others_left(a, b, c, each, generator, device):
+    A = randn(3, b, a, generator=generator, dtype=torch.float32).to(device).mT
+    B = randn(3, b, c, generator=generator, dtype=torch.float32).to(device)
+    C = randn(3, a, c, generator=generator, dtype=torch.float32).to(device)
+    out = randn(3, a, c, generator=generator, dtype=torch.float32).to(device)
     live = torch.tensor([True, False, True], device=device)
     alpha = torch.tensor([0.5, 1.5, 2.0], device=device) if each else -0.5
     for added, beta in ((None, 0.0), (C, 1.5)):
         ours, theirs = out.clone(), out.clone()
         multiply_where_(ours, A, B, live, added, alpha, beta)
         reference.multiply_where_(theirs, A, B, live, added, alpha, beta)
-        assert_close("out", theirs.cpu(), ours.cpu(), dtype)
+        assert_close("out", theirs.cpu(), ours.cpu(), torch.float32)
         assert torch.equal(ours[1], out[1])
 
 

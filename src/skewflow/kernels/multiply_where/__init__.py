@@ -19,8 +19,8 @@ def multiply_where_(
     r"""`out` becomes $\alpha AB + \beta C$ where `live` is true and stays what it is elsewhere.
 
     On CUDA the programs of matrices that are not live end at once, so that a step whose length only
-    the device knows costs what it needs, without making the host wait. In float64 only those of
-    small matrices: for large ones its products are too slow. Not in the paper.
+    the device knows costs what it needs, without making the host wait. In float64 there is no such
+    kernel, and all of them are computed. Not in the paper.
 
     Args:
         out: Where the results go; none of the others.
@@ -68,10 +68,4 @@ def num_rounds(needed: Tensor, most: int, A: Float[Tensor, "n a b"]) -> int:
 
 def has_kernel(A: Float[Tensor, "n a b"]) -> bool:
     """Whether the CUDA kernel takes such results."""
-    if A.dtype == torch.float32:
-        return True
-    return A.dtype == torch.float64 and A[0].numel() <= LARGEST_FLOAT64
-
-
-LARGEST_FLOAT64 = 1 << 19
-"""Entries of a float64 result that the CUDA kernel computes without tensor cores."""
+    return A.dtype == torch.float32

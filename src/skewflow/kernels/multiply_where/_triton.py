@@ -1,8 +1,7 @@
-"""`multiply_where_` on CUDA: tiled products, in float32 of TF32 triples, that may end at once."""
+"""`multiply_where_` on CUDA: tiled products of TF32 triples, which may end at once."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
-import torch
 import triton
 import triton.language as tl
 from jaxtyping import Bool, Float
@@ -13,6 +12,47 @@ TILE, DEPTH = 128, 32
 
 ROWS_OF_TILES = tl.constexpr(8)
 """Tiles below one another that run together, as they share columns of B in the cache."""
+
+
+@triton.jit
+def tile_at(tile, down, across):
+    """The row and the column of the tile with this number."""
+    band = tile // (ROWS_OF_TILES * across)
+    high = min(down - band * ROWS_OF_TILES, ROWS_OF_TILES)
+    inside = tile % (ROWS_OF_TILES * across)
+    return band * ROWS_OF_TILES + inside % high, inside // high
+
+
+@triton.jit
+def tile_product(
+    at_a,
+    at_b,
+    stride_a,
+    stride_b,
+    inside_a,
+    inside_b,
+    start,
+    end,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Rows of A times columns of B, over the inner indices from `start` to `end`.
+
+    Args:
+        at_a: Addresses of the rows (HIGH, 1); `stride_a` apart from one inner index to the next.
+        at_b: Addresses of the columns (1, WIDE); `stride_b` apart.
+        inside_a: Which rows exist.
+        inside_b: Which columns exist.
+    """
+    total = tl.zeros((HIGH, WIDE), tl.float32)
+    for first in range(start, end, DEPTH):
+        inner = (first + tl.arange(0, DEPTH)).to(tl.int64)
+        across, down = inner[None, :], inner[:, None]
+        A = tl.load(at_a + across * stride_a, mask=inside_a & (across < end), other=0.0)
+        B = tl.load(at_b + down * stride_b, mask=inside_b & (down < end), other=0.0)
+        total += tl.dot(A, B, input_precision="tf32x3")
+    return total
 
 
 @triton.jit
@@ -34,7 +74,6 @@ def _multiply(
     stride_c,
     HAS_C: tl.constexpr,
     HAS_ALPHA: tl.constexpr,
-    TYPE: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
@@ -42,26 +81,14 @@ def _multiply(
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
     if tl.load(live_ptr + matrix) == 0:
         return
-    tile = tl.program_id(0) % (down * across)
-    band = tile // (ROWS_OF_TILES * across)
-    high = min(down - band * ROWS_OF_TILES, ROWS_OF_TILES)
-    row = band * ROWS_OF_TILES + tile % (ROWS_OF_TILES * across) % high
-    column = tile % (ROWS_OF_TILES * across) // high
+    row, column = tile_at(tl.program_id(0) % (down * across), down, across)
     rows = (row * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
     columns = (column * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
     at_a = A_ptr + matrix * stride_a[0] + rows * stride_a[1]
     at_b = B_ptr + matrix * stride_b[0] + columns * stride_b[2]
-    total = tl.zeros((BLOCK, BLOCK), TYPE)
-    for start in range(0, b, BLOCK_K):
-        inner = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        left = (rows < a) & (inner[None, :] < b)
-        right = (columns < c) & (inner[:, None] < b)
-        A = tl.load(at_a + inner[None, :] * stride_a[2], mask=left, other=0.0)
-        B = tl.load(at_b + inner[:, None] * stride_b[1], mask=right, other=0.0)
-        if tl.float64 == TYPE:
-            total += tl.sum(A[:, :, None] * B[None, :, :], axis=1)
-        else:
-            total += tl.dot(A, B, input_precision="tf32x3")
+    total = tile_product(
+        at_a, at_b, stride_a[2], stride_b[1], rows < a, columns < c, 0, b, BLOCK, BLOCK, BLOCK_K
+    )
     total *= alpha
     if HAS_ALPHA:
         total *= tl.load(alpha_ptr + matrix)
@@ -84,8 +111,7 @@ def multiply_where_(
 ) -> None:
     """See `multiply_where_` of the package."""
     (n, a, b), c = A.shape, B.shape[-1]
-    double = out.dtype == torch.float64
-    tile = 16 if double else min(TILE, max(16, triton.next_power_of_2(max(a, c))))
+    tile = min(TILE, max(16, triton.next_power_of_2(max(a, c))))
     each = isinstance(alpha, Tensor)
     _multiply[(n * triton.cdiv(a, tile) * triton.cdiv(c, tile),)](
         out,
@@ -105,9 +131,8 @@ def multiply_where_(
         C.stride() if C is not None else (0, 0, 0),
         HAS_C=C is not None,
         HAS_ALPHA=each,
-        TYPE=tl.float64 if double else tl.float32,
         BLOCK=tile,
-        BLOCK_K=tile if double else DEPTH,
+        BLOCK_K=DEPTH,
         num_warps=8 if tile == TILE else 4,
         num_stages=3,
     )

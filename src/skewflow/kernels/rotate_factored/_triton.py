@@ -1,0 +1,285 @@
+r"""`rotate_factored` on CUDA: a fixed list of launches, whose lengths the device decides.
+
+The factors lie in memory as rows of $L^\top$, as a layer leaves them. Balancing them is put off:
+the products take the factors as they come, and `_balance` scales the small results, to the trace 1
+of M. Products are of TF32 triples, as exact as float32.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+
+import triton
+import triton.language as tl
+
+from ..multiply_where._triton import tile_at, tile_product
+
+
+@triton.jit
+def _multiply(
+    out_ptr,
+    A_ptr,
+    B_ptr,
+    a,
+    b,
+    c,
+    share,
+    splits,
+    stride_out_n,
+    stride_a_n,
+    stride_b_n,
+    stride_out,
+    stride_a,
+    stride_bi,
+    stride_bj,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """A (n, a, b), with unit stride, times B (n, b, c); each share of b apart in `out`."""
+    down, across = tl.cdiv(a, HIGH), tl.cdiv(c, WIDE)
+    part = tl.program_id(0) // (down * across)
+    matrix, split = (part // splits).to(tl.int64), part % splits
+    row, column = tile_at(tl.program_id(0) % (down * across), down, across)
+    rows = (row * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
+    columns = (column * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+    at_a = A_ptr + matrix * stride_a_n + rows * stride_a
+    at_b = B_ptr + matrix * stride_b_n + columns * stride_bj
+    start = split * share
+    end = min(start + share, b)
+    total = tile_product(
+        at_a, at_b, 1, stride_bi, rows < a, columns < c, start, end, HIGH, WIDE, DEPTH
+    )
+    at = out_ptr + part.to(tl.int64) * stride_out_n + rows * stride_out + columns
+    tl.store(at, total, mask=(rows < a) & (columns < c))
+
+
+@triton.jit
+def _sum(ptr, at, mask, splits, stride):
+    """The shares of one sum."""
+    total = tl.load(ptr + at, mask=mask, other=0.0)
+    for split in range(1, splits):
+        total += tl.load(ptr + split * stride + at, mask=mask, other=0.0)
+    return total
+
+
+@triton.jit
+def _balances(M_ptr, rows, size, splits):
+    """What the rows of L^T are multiplied by, but for the trace: equally long in pairs."""
+    half = size // 2
+    others = tl.where(rows < half, rows + half, rows - half)
+    stride = size.to(tl.int64) * size
+    own = _sum(M_ptr, rows * (size + 1), rows < size, splits, stride)
+    other = _sum(M_ptr, others * (size + 1), rows < size, splits, stride)
+    both = (own > 0) & (other > 0)
+    return tl.where(both, tl.sqrt(tl.sqrt(other / tl.where(both, own, 1.0))), 0.0)
+
+
+@triton.jit
+def _trace(M_ptr, size, splits, HALF: tl.constexpr):
+    """The trace of the balanced M; NaN or infinite if a factor is."""
+    half, rows = size // 2, tl.arange(0, HALF)
+    stride = size.to(tl.int64) * size
+    u = _sum(M_ptr, rows * (size + 1), rows < half, splits, stride)
+    v = _sum(M_ptr, (rows + half) * (size + 1), rows < half, splits, stride)
+    return 2 * tl.sum(tl.sqrt(u) * tl.sqrt(v))
+
+
+@triton.jit
+def _balance(
+    scales_ptr,
+    MW_ptr,
+    JT_ptr,
+    M_ptr,
+    VX_ptr,
+    AX_ptr,
+    size,
+    k,
+    splits_m,
+    splits_x,
+    HAS_AX: tl.constexpr,
+    HALF: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Sum the shares of M and L^T X, scale them, and write [M JM], J L^T X and the scales.
+
+    What is written for row i of the product with J comes from the row i + r, or i - r.
+    """
+    half = size // 2
+    down, wide = tl.cdiv(size, HIGH), tl.cdiv(size, WIDE)
+    across = wide + tl.cdiv(k, WIDE)
+    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
+    tile = tl.program_id(0) % (down * across)
+    rows, column = tile // across * HIGH + tl.arange(0, HIGH), tile % across
+    M_ptr += matrix * splits_m * size * size
+    trace = _trace(M_ptr, size, splits_m, HALF)
+    root = tl.where(trace > 0, 1 / tl.sqrt(trace), 0.0)
+    scales = _balances(M_ptr, rows, size, splits_m) * root
+    top = rows < half
+    turned = tl.where(top, rows + half, rows - half).to(tl.int64)[:, None]
+    sign = tl.where(top, -1.0, 1.0)[:, None]
+    at = rows.to(tl.int64)[:, None]
+    if column == 0:
+        tl.store(scales_ptr + matrix * (size + 1) + rows, scales, mask=rows < size)
+        tl.store(scales_ptr + matrix * (size + 1) + size, trace)
+    if column < wide:
+        columns = column * WIDE + tl.arange(0, WIDE)
+        present = (rows < size)[:, None] & (columns < size)[None, :]
+        M = _sum(M_ptr, at * size + columns[None, :], present, splits_m, size.to(tl.int64) * size)
+        M *= scales[:, None] * (_balances(M_ptr, columns, size, splits_m) * root)[None, :]
+        out = MW_ptr + matrix * 2 * size * size + columns[None, :]
+        tl.store(out + at * 2 * size, M, mask=present)
+        tl.store(out + turned * 2 * size + size, sign * M, mask=present)
+    else:
+        columns = (column - wide) * WIDE + tl.arange(0, WIDE)
+        present = (rows < size)[:, None] & (columns < k)[None, :]
+        if HAS_AX:
+            stride = half.to(tl.int64) * k
+            low = present & (at >= half)
+            here = (at - half) * k + columns[None, :]
+            T = _sum(VX_ptr + matrix * splits_x * stride, here, low, splits_x, stride)
+            high = AX_ptr + matrix * stride + at * k + columns[None, :]
+            T += tl.load(high, mask=present & (at < half), other=0.0)
+        else:
+            stride = size.to(tl.int64) * k
+            here = at * k + columns[None, :]
+            T = _sum(VX_ptr + matrix * splits_x * stride, here, present, splits_x, stride)
+        out = JT_ptr + matrix * size * k + turned * k + columns[None, :]
+        tl.store(out, sign * scales[:, None] * T, mask=present)
+
+
+@triton.jit
+def _square(norms_ptr, W2_ptr, MW_ptr, size, BLOCK: tl.constexpr):
+    """(JM)^2, and for each tile of M^2 the sum of its squares."""
+    across = size // BLOCK
+    tiles = across * across
+    matrix = (tl.program_id(0) // (2 * tiles)).to(tl.int64)
+    tile = tl.program_id(0) % (2 * tiles)
+    row, column = tile // (2 * across), tile % (2 * across)
+    rows = row * BLOCK + tl.arange(0, BLOCK)
+    columns = (column * BLOCK + tl.arange(0, BLOCK))[None, :]
+    MW_ptr += matrix * 2 * size * size
+    at_a, at_b = MW_ptr + rows[:, None] * 2 * size, MW_ptr + columns
+    every = rows[:, None] >= 0
+    total = tile_product(
+        at_a, at_b, 1, 2 * size, every, columns >= 0, 0, size, BLOCK, BLOCK, BLOCK
+    )
+    if column < across:
+        tl.store(norms_ptr + matrix * tiles + row * across + column, tl.sum(total * total))
+    else:  # M J M, whose rows J turns
+        top = rows < size // 2
+        turned = tl.where(top, rows + size // 2, rows - size // 2)[:, None]
+        at = W2_ptr + matrix * size * size + turned * size + (columns - size)
+        tl.store(at, tl.where(top, -1.0, 1.0)[:, None] * total)
+
+
+@triton.jit
+def _length(norms_ptr, scales_ptr, matrix, lr, longest, tiles, size, TILES: tl.constexpr):
+    """The step along the scaled generator, cut, and the norm of the turn; NaN if one is."""
+    places = tl.arange(0, TILES)
+    squares = tl.load(norms_ptr + matrix * tiles + places, mask=places < tiles, other=0.0)
+    norm = tl.sqrt(tl.sqrt(tl.sum(squares)))
+    whole = tl.abs(lr) * tl.load(scales_ptr + matrix * (size + 1) + size)
+    cut = tl.where(whole * norm > longest, longest / norm, whole)
+    return tl.where(lr < 0, -cut, cut), cut * norm
+
+
+@triton.jit(do_not_specialize=["above", "enough", "longest", "a", "b"])
+def _term(
+    out_ptr,
+    P_ptr,
+    W2_ptr,
+    MW_ptr,
+    norms_ptr,
+    scales_ptr,
+    lr,
+    longest,
+    above,
+    enough,
+    a,
+    b,
+    tiles,
+    size,
+    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One round of the series: Z^2 P + a I + b Z; nothing for steps that do not need it."""
+    across = size // BLOCK
+    matrix = (tl.program_id(0) // (across * across)).to(tl.int64)
+    eta, length = _length(norms_ptr, scales_ptr, matrix, lr, longest, tiles, size, TILES)
+    if length > above:
+        tile = tl.program_id(0) % (across * across)
+        rows = (tile // across * BLOCK + tl.arange(0, BLOCK))[:, None]
+        columns = (tile % across * BLOCK + tl.arange(0, BLOCK))[None, :]
+        plane = matrix * size * size
+        P = b * eta * tl.load(MW_ptr + 2 * plane + rows * 2 * size + size + columns)
+        P += tl.where(rows == columns, a, 0.0)
+        if length > enough:
+            at_a, at_b = W2_ptr + plane + rows * size, P_ptr + plane + columns
+            total = tile_product(
+                at_a, at_b, 1, size, rows >= 0, columns >= 0, 0, size, BLOCK, BLOCK, BLOCK
+            )
+            P += eta * eta * total
+        tl.store(out_ptr + plane + rows * size + columns, P)
+
+
+@triton.jit(do_not_specialize=["longest"])
+def _combine(
+    C_ptr,
+    P_ptr,
+    JT_ptr,
+    norms_ptr,
+    scales_ptr,
+    lr,
+    longest,
+    tiles,
+    size,
+    k,
+    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """What the rows of L^T, as they came, are multiplied by: the scaled eta P J T."""
+    down, across = tl.cdiv(size, BLOCK), tl.cdiv(k, BLOCK)
+    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
+    eta, length = _length(norms_ptr, scales_ptr, matrix, lr, longest, tiles, size, TILES)
+    if length >= 0:
+        row, column = tile_at(tl.program_id(0) % (down * across), down, across)
+        rows = (row * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
+        columns = (column * BLOCK + tl.arange(0, BLOCK))[None, :]
+        at_a = P_ptr + (matrix * size + rows) * size
+        at_b = JT_ptr + matrix * size * k + columns
+        total = tile_product(
+            at_a, at_b, 1, k, rows < size, columns < k, 0, size, BLOCK, BLOCK, DEPTH
+        )
+        total *= eta * tl.load(scales_ptr + matrix * (size + 1) + rows, mask=rows < size, other=0.0)
+        at = C_ptr + (matrix * size + rows) * k + columns
+        tl.store(at, total, mask=(rows < size) & (columns < k))
+
+
+@triton.jit
+def _apply(
+    X_ptr,
+    L_ptr,
+    C_ptr,
+    scales_ptr,
+    d,
+    k,
+    size,
+    stride_xn,
+    stride_xi,
+    stride_xj,
+    BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """X + L C, unless the factors were not finite."""
+    down, across = tl.cdiv(d, BLOCK), tl.cdiv(k, BLOCK)
+    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
+    if tl.load(scales_ptr + matrix * (size + 1) + size) < float("inf"):
+        row, column = tile_at(tl.program_id(0) % (down * across), down, across)
+        rows = (row * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
+        columns = (column * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
+        at_a, at_b = L_ptr + matrix * size * d + rows, C_ptr + matrix * size * k + columns
+        total = tile_product(at_a, at_b, d, k, rows < d, columns < k, 0, size, BLOCK, BLOCK, DEPTH)
+        at = X_ptr + matrix * stride_xn + rows * stride_xi + columns * stride_xj
+        present = (rows < d) & (columns < k)
+        tl.store(at, tl.load(at, mask=present, other=0.0) + total, mask=present)

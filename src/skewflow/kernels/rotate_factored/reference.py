@@ -1,0 +1,105 @@
+r"""Reference of `rotate_factored`: $\exp(\eta\,\Omega)X$ for $\Omega = AV^\top - VA^\top$."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+LONGEST = 4.0
+"""Largest norm of a step for which the series is taken: its terms, and their rounding, grow."""
+
+LEFT_OUT = {torch.float32: 2.0**-27, torch.float64: 2.0**-56}
+"""What the series may leave out, relative to the length of the step."""
+
+
+class Generator(NamedTuple):
+    r"""$\Omega = LJL^\top$ with $L = [As\;\,V/s]$, whose pairs of columns are equally long.
+
+    So L is as short as $\Omega$ lets it be. A pair with a column of zeros is left out.
+
+    Args:
+        L: The factors side by side.
+        s: What the columns of A are multiplied by.
+        M: $L^\top L$.
+        norm: A bound on the norm of M, and so of $\Omega$, in float64.
+    """
+
+    L: Float[Tensor, "n d two_r"]
+    s: Float[Tensor, "n 1 r"]
+    M: Float[Tensor, "n two_r two_r"]
+    norm: Float[Tensor, "n"]
+
+
+def generator_of(A: Float[Tensor, "n d r"], V: Float[Tensor, "n d r"]) -> Generator:
+    """The generator of two factors."""
+    u, v = (torch.linalg.vector_norm(F, dim=-2, keepdim=True, dtype=torch.float64) for F in (A, V))
+    both = (u > 0) & (v > 0)
+    s, t = (torch.where(both, ratio.sqrt(), 0).to(A.dtype) for ratio in (v / u, u / v))
+    L = torch.cat([A * s, V * t], dim=-1)
+    M = L.mT @ L
+    size = torch.linalg.vector_norm(M, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    N = M / torch.where(size > 0, size, 1).to(M.dtype)  # its square does not overflow
+    squared = torch.linalg.vector_norm(N @ N, dim=(-2, -1), dtype=torch.float64)
+    return Generator(L, s, M, size[:, 0, 0] * squared.sqrt())
+
+
+def rotate_factored(
+    X: Float[Tensor, "n d k"],
+    omega: Generator,
+    eta: Float[Tensor, "n"],
+    AX: Float[Tensor, "n r k"] | None = None,
+) -> Float[Tensor, "n d k"]:
+    r"""$\exp(\eta\,\Omega)X = X + \eta L\,\varphi(\eta JM)\,J(L^\top X)$ in $O(dkr)$.
+
+    $J = \begin{bmatrix}0 & I\\ -I & 0\end{bmatrix}$ and $\varphi(Z) = (e^Z - 1)/Z$ of a matrix with
+    2r rows, since $\Omega^n = L(JM)^{n-1}JL^\top$. $\Omega$ is skew whatever is rounded in its
+    factors, and $V^\top X$ is computed, not taken from $X^\top X = I$: so an error of X does not
+    grow. Not in the paper; with Cayley's transform it is due to Wen and Yin (2013).
+
+    Args:
+        X: Points.
+        omega: From `generator_of`.
+        eta: At most `LONGEST` over the norm of the generator, in float64.
+        AX: $A^\top X$, where it is known.
+    """
+    r = omega.s.shape[-1]
+    M, step = omega.M, eta.to(X.dtype)[:, None, None]
+    W = torch.cat([M[:, r:], -M[:, :r]], dim=-2)  # J M
+    VX = omega.L[..., r:].mT @ X
+    AX = omega.L[..., :r].mT @ X if AX is None else omega.s.mT * AX
+    JT = torch.cat([VX, -AX], dim=-2)
+    rounds = num_rounds(float((eta.abs() * omega.norm).max()), X.dtype)
+    return X + omega.L @ (step * _phi(step * W, rounds) @ JT)
+
+
+def _phi(Z: Float[Tensor, "n s s"], rounds: int) -> Float[Tensor, "n s s"]:
+    r"""$\sum_m Z^{2m}\left(\frac{I}{(2m+1)!} + \frac{Z}{(2m+2)!}\right)$ up to m = `rounds`."""
+    Z2, P = Z @ Z, torch.zeros_like(Z)
+    for m in range(rounds, -1, -1):
+        a, b = coefficients(m)
+        P = Z2 @ P if m < rounds else P
+        P = P.add(Z, alpha=b)
+        P.diagonal(dim1=-2, dim2=-1).add_(a)
+    return P
+
+
+def coefficients(m: int) -> tuple[float, float]:
+    """Of the terms 2m and 2m + 1."""
+    return 1 / math.factorial(2 * m + 1), 1 / math.factorial(2 * m + 2)
+
+
+def longest_for(rounds: int, dtype: torch.dtype) -> float:
+    """The norm of a step up to which so many rounds suffice."""
+    if rounds < 0:
+        return -1.0
+    return float((LEFT_OUT[dtype] * math.factorial(2 * rounds + 3)) ** (1 / (2 * rounds + 2)))
+
+
+def num_rounds(length: float, dtype: torch.dtype) -> int:
+    """How many rounds a step of this norm needs."""
+    rounds = 0
+    while longest_for(rounds, dtype) < length:
+        rounds += 1
+    return rounds
