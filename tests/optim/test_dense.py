@@ -107,3 +107,20 @@ def test_small_steps_need_no_polish(generator):
         D = with_norm(randn(1, 64, 64, generator=generator, dtype=torch.float32), 0.1)
         X = dense_step(X, D, 1.0, "exp")
     assert orthogonality_error(X) / 8 < 4e-6  # what the guard leaves alone
+
+
+@pytest.mark.parametrize("lr", [1e-6, 1e-2, 1.0, 1e3, 1e8, 1e30])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("retraction", ["exp", "polar", "cayley"])
+@pytest.mark.parametrize("d, k", [(64, 64), (64, 40), (64, 16), (512, 8)])
+def test_gradients_of_low_rank_and_normal_ones_stay_on_the_manifold_at_any_length(
+    d, k, retraction, dtype, lr, generator
+):
+    # Their bases have no full rank, or consist of rounding.
+    X = random_stiefel(d, k, batch=(1,), generator=generator, dtype=dtype)
+    polish_(X)
+    low = randn(1, d, 2, generator=generator, dtype=dtype)
+    low = low @ randn(1, 2, k, generator=generator, dtype=dtype)
+    for D in (low, X, X @ low[:, :k], 100 * X + low):
+        error = orthogonality_error(dense_step(X, D, lr, retraction))
+        assert error / k**0.5 < (1e-6 if dtype == torch.float32 else 1e-13)

@@ -5,10 +5,10 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel, scipy_expm
 from skewflow.geometry import omega, orthogonality_error
-from skewflow.kernels import multiply_where as package
-from skewflow.optim import _factored
-from skewflow.optim._factored import factored_step_
+from skewflow.optim._factored import FactoredStep
 from skewflow.optim._guard import polish_
+
+factored_step_ = FactoredStep()
 
 SHAPES = [(40, 40, 5), (60, 20, 7), (33, 33, 1), (20, 7, 12), (9, 9, 30), (2, 1, 1), (3, 3, 2)]
 """(d, k, r): square, thin, of rank one, of rank above k, tiny."""
@@ -88,7 +88,7 @@ def test_any_length_stays_on_the_manifold(d, k, r, dtype, lr, generator):
     A, B = (F.to(dtype) for F in factors(d, k, r, generator, 2))
     A[1] *= 1e3
     factored_step_(X, A, B, lr)
-    # Rounding grows with the length of the step, which is cut to 32.
+    # Beyond a length of 4 the step is that of the gradient.
     assert orthogonality_error(X).max() / k**0.5 < (3e-6 if dtype == torch.float32 else 3e-14)
 
 
@@ -100,25 +100,3 @@ def test_the_error_of_a_point_does_not_grow_along_a_symmetric_gradient(sign, gen
         B = randn(1, 10, 3, generator=generator, dtype=torch.float32)
         factored_step_(X, sign * X @ B, B, 0.02)
     assert orthogonality_error(X) < 1e-5
-
-
-def test_factors_that_are_not_finite_leave_their_point_alone(generator):
-    X = random_stiefel(12, 5, batch=(3,), generator=generator)
-    A, B = factors(12, 5, 4, generator, 3)
-    A[1, 0, 0], B[2, 0, 0] = torch.nan, torch.inf
-    Y = X.clone()
-    assert factored_step_(Y, A, B, 0.5).tolist() == [True, False, False]
-    assert torch.equal(Y[1:], X[1:])
-    assert not torch.equal(Y[0], X[0])
-
-
-def test_the_small_matrices_are_those_of_the_host_when_the_device_decides(generator, monkeypatch):
-    X = random_stiefel(12, 5, batch=(3,), generator=generator)
-    A, B = factors(12, 5, 4, generator, 3)
-    A *= torch.tensor([0.01, 1.0, 1e3], dtype=torch.float64)[:, None, None]
-    Y, Z = X.clone(), X.clone()
-    factored_step_(Y, A, B, 1.0)
-    for module in (package, _factored):
-        monkeypatch.setattr(module, "num_rounds", lambda needed, most, A: most)
-    factored_step_(Z, A, B, 1.0)
-    assert_close("Y", Y, Z)

@@ -14,7 +14,7 @@ from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD, capture_factors
-from skewflow.optim._factored import is_worth_it
+from skewflow.optim._factored import FactoredStep, is_worth_it
 
 SHAPES = [(24, 24), (30, 9), (9, 30), (2, 12, 7), (2, 7, 12)]
 DENSE = {"lr": 0.1, "block_size": "dense"}
@@ -285,9 +285,7 @@ def test_the_guard_looks_at_factored_weights(generator):
 def test_large_ranks_take_the_dense_step(generator, monkeypatch):
     assert is_worth_it(8, 256, 256, torch.device("cpu"))
     assert not is_worth_it(256, 256, 256, torch.device("cpu"))
-    from skewflow.optim import _factors
-
-    monkeypatch.setattr(_factors, "factored_step_", lambda *args: pytest.fail("factored"))
+    monkeypatch.setattr(FactoredStep, "__call__", lambda *args: pytest.fail("factored"))
     p = weight((12, 12), generator)
     FlowSGD([p], **DENSE).step(factors={p: factors(p, 12, generator)})
 

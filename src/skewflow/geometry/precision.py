@@ -31,6 +31,15 @@ def is_coarse(X: Tensor) -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
+def is_exact(X: Tensor) -> bool:
+    """Whether torch computes products of such tensors in their own precision."""
+    if X.dtype != torch.float32:
+        return X.dtype == torch.float64
+    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    backend = backends[0 if X.device.type == "cuda" else 1]
+    return backend.fp32_precision in ("none", "ieee")
+
+
 def users_precision(X: Tensor) -> AbstractContextManager[None]:
     """Products in TF32 where the user lets them be, in true float32 elsewhere.
 

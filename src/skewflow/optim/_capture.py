@@ -1,9 +1,10 @@
 r"""Factors of a linear layer's gradient, kept instead of the gradient.
 
 For $y = aW^\top$ the gradient of W is $g^\top a$ with the gradient g of y: its factors are what the
-backward pass has at hand, of rank batch, and for a tall W the product V = XB of the step is y
-itself. The hooks hide the weight from autograd during the layer's own forward pass, so its gradient
-is never formed, and let y pass through a function that notes a and g on the way back.
+backward pass has at hand, of rank batch, and the products of the step with W are y and the gradient
+$gW$ that is passed back. The hooks hide the weight from autograd during the layer's own forward
+pass, so its gradient is never formed, and let input and output pass through functions that note
+what comes by.
 """
 
 import weakref
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..geometry.precision import is_exact
 from .split import split_parameters
 
 
@@ -26,16 +28,18 @@ class Record:
     Args:
         left: Gradients of the outputs, (r, rows of the weight).
         right: Inputs, (r, columns of the weight).
-        product: Inputs times the weight transposed, (r, rows), or None where it was overwritten.
+        output: Inputs times the weight transposed, (r, rows), or None where it was overwritten.
         version: Of the weight, when the layer used it.
         task: The backward pass that it belongs to.
+        passed: `left` times the weight, (r, columns), or None where it was not needed or is coarse.
     """
 
     left: Tensor
     right: Tensor
-    product: Tensor | None
+    output: Tensor | None
     version: int
     task: int
+    passed: Tensor | None = None
 
 
 class Records:
@@ -65,7 +69,7 @@ class Records:
 _records: MutableMapping[Tensor, Records] = WeakIdKeyDictionary()
 """By weight; nothing here keeps a weight alive, and a copy of a model starts with none."""
 
-_hidden: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+_running: "weakref.WeakKeyDictionary[nn.Module, _Use]" = weakref.WeakKeyDictionary()
 """Layers whose forward pass runs with a weight that autograd does not see."""
 
 
@@ -144,7 +148,7 @@ def capture_factors(
     for module in model.modules():
         plain = type(module).forward is nn.Linear.forward
         if plain and isinstance(module, nn.Linear) and module.weight in chosen:
-            handles.append(module.register_forward_pre_hook(_hide))
+            handles.append(module.register_forward_pre_hook(_hide, with_kwargs=True))
             handles.append(module.register_forward_hook(_show, with_kwargs=True, always_call=True))
     if not handles:
         raise ValueError(
@@ -154,34 +158,36 @@ def capture_factors(
     return Capture(handles)
 
 
-def _hide(module: nn.Module, args: Any) -> None:
+def _hide(module: nn.Module, args: Any, kwargs: Any) -> Any:
     if torch.compiler.is_compiling():
         raise RuntimeError(
             "factors cannot be captured in a compiled model: leave the captured layers out of "
             "torch.compile, or remove the capture."
         )
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    if weight.requires_grad and torch.is_grad_enabled():
-        _hidden.add(module)
-        weight.requires_grad_(False)
+    assert isinstance(module, nn.Linear)
+    weight, bias = module.weight, module.bias
+    if not (weight.requires_grad and torch.is_grad_enabled()):
+        return None
+    if weight not in _records:
+        _records[weight] = Records(weight)
+    use = _Use(_records[weight], weight._version, None if bias is None else bias.detach())
+    a = args[0] if args else kwargs["input"]
+    use.a = a = _Passed.apply(a, use) if a.requires_grad else a  # type: ignore[no-untyped-call]
+    _running[module] = use
+    weight.requires_grad_(False)
+    return (a,), {}
 
 
 def _show(module: nn.Module, args: Any, kwargs: Any, y: Any) -> Any:
-    if module not in _hidden:
+    use = _running.pop(module, None)
+    if use is None:
         return y
-    _hidden.discard(module)
-    assert isinstance(module, nn.Linear)
-    weight, bias = module.weight, module.bias
-    weight.requires_grad_(True)
+    assert isinstance(module, nn.Linear) and use.a is not None
+    module.weight.requires_grad_(True)
+    a, use.a = use.a, None
     if not isinstance(y, Tensor):  # the forward pass has failed
         return y
-    if weight not in _records:
-        _records[weight] = Records(weight)
-    records = _records[weight]
-    a = (args[0] if args else kwargs["input"]).detach()
-    use = _Use(records, weight._version, None if bias is None else bias.detach())
-    out: Tensor = _Note.apply(y, a, records.anchor, use)  # type: ignore[no-untyped-call]
+    out: Tensor = _Note.apply(y, a.detach(), use.records.anchor, use)  # type: ignore[no-untyped-call]
     use.y, use.y_version = out.detach(), out._version
     return out
 
@@ -194,22 +200,25 @@ class _Use:
         records: Where its record goes.
         version: Of the weight.
         bias: Of the layer.
+        a: The input, while the layer runs.
         y: The output, in the memory of the layer's own.
         y_version: Its version: an activation in place overwrites it.
+        record: Of the last backward pass.
     """
 
     records: Records
     version: int
     bias: Tensor | None
+    a: Tensor | None = None
     y: Tensor | None = None
     y_version: int = -1
+    record: Record | None = None
 
-    def product(self) -> Tensor | None:
+    def output(self) -> Tensor | None:
         """The output without the bias, (r, rows)."""
         if self.y is None or self.y._version != self.y_version:
             return None
-        y = self.y if self.bias is None else self.y - self.bias
-        return y.reshape(-1, y.shape[-1])
+        return _rows(self.y if self.bias is None else self.y - self.bias)
 
 
 class _Note(torch.autograd.Function):
@@ -225,7 +234,26 @@ class _Note(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (a,), use = ctx.saved_tensors, ctx.use
-        left, right = (t.detach().reshape(-1, t.shape[-1]) for t in (g, a))
         task = torch._C._current_graph_task_id()
-        use.records.add(Record(left, right, use.product(), use.version, task))
+        use.record = Record(_rows(g), _rows(a), use.output(), use.version, task)
+        use.records.add(use.record)
         return g, None, use.records.anchor.detach(), None
+
+
+class _Passed(torch.autograd.Function):
+    """The identity, whose backward pass notes what the layer passes back."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, use: _Use) -> Tensor:
+        ctx.use = use
+        return a.view_as(a)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        if ctx.use.record is not None and is_exact(g):
+            ctx.use.record.passed = _rows(g)
+        return g, None
+
+
+def _rows(t: Tensor) -> Tensor:
+    return t.detach().reshape(-1, t.shape[-1])

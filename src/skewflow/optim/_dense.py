@@ -27,8 +27,8 @@ def dense_step(
     "exp" follows the canonical geodesic of $-\Omega X$, in $O(dk^2)$ when 2k < d; "cayley" solves a
     (d, d) system; "polar" takes the tangent step and goes to the nearest point, by products only.
     The result is orthogonal for any finite `lr`, though a plane does not turn by more than
-    `LARGEST_ANGLE`. Where the user allows TF32 the direction is computed in it, the orthogonality
-    never.
+    `LARGEST_ANGLE`, or `LARGEST_THIN_ANGLE` when 2k < d. Where the user allows TF32 the direction
+    is computed in it, the orthogonality never.
 
     Second moments of the rows divide the entry (i, j) of $\Omega$ by their root mean square. Where
     $\Omega$ is not formed, the mean of all rows divides all of it.
@@ -68,7 +68,8 @@ def _turned(
     r"""$\exp(-lr\,\Omega)X$ in four products of (d, d) matrices, if the norm is small."""
     U, norm = _normalised(omega)
     U2 = U @ U
-    E, squarings = expm_minus_identity(U, U2, -lr * norm, spectral_bound(U2))
+    most = LARGEST_ANGLE[X.dtype]
+    E, squarings = expm_minus_identity(U, U2, -lr * norm, spectral_bound(U2), most)
     Y = torch.baddbmm(X, E, X)
     if is_coarse(X):
         polish_(Y)
@@ -99,13 +100,18 @@ def _thin_step(
             [torch.cat([K, -C / c], dim=-1), torch.cat([c * I, torch.zeros_like(K)], dim=-1)],
             dim=-2,
         )
-        E, squarings = expm_minus_identity(B, B @ B, -lr * norm, bound)
+        most = LARGEST_THIN_ANGLE[X.dtype]
+        angle = -(lr * norm).clamp(max=most)  # of a normal D rounding leaves eps, not all tangent
+        E, squarings = expm_minus_identity(B, B @ B, angle, bound, most)
         Y = torch.baddbmm(X, X, E[:, :k, :k]).baddbmm_(W / c, E[:, k:, :k])
     polish_(Y)  # the basis takes X for orthonormal: its error could grow from step to step
-    return _polished_where(Y, squarings - FEW_SQUARINGS)
+    return _polished_where(Y, squarings - FEW_THIN_SQUARINGS)
 
 
-FEW_SQUARINGS = 8
+LARGEST_THIN_ANGLE = {torch.float32: 2.0**9, torch.float64: 2.0**14}
+"""Where W has not full rank its basis is none: then rounding grows with the square of the angle."""
+
+FEW_SQUARINGS, FEW_THIN_SQUARINGS = 8, 5
 """After which one polish suffices."""
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..kernels.multiply_where import multiply_where_, num_rounds
-from ..kernels.update import LARGEST_ANGLE
 
 LARGEST_NORM = {torch.float32: 0.5, torch.float64: 0.75}
 """Of the series: it is exact to 5e-9 and 2e-17 there."""
@@ -40,20 +39,22 @@ def expm_minus_identity(
     U2: Float[Tensor, "n d d"],
     angle: Float[Tensor, "n"],
     bound: Float[Tensor, "n"],
+    most: float,
 ) -> tuple[Float[Tensor, "n d d"], Float[Tensor, "n"]]:
     r"""$\exp(a U) - I$ for a factor a and a bound on the norm of each matrix; `U2` is overwritten.
 
     Args:
         U: Skew matrices, or similar to such.
         U2: Their squares.
-        angle: The factors a, in float64; the product with the bound is cut to `LARGEST_ANGLE`.
+        angle: The factors a, in float64.
         bound: Bounds on the norms of `U`, in float64.
+        most: What the product of both is cut to.
 
     Returns:
         The results, and how often each was squared: every time its error doubled.
     """
     dtype = U.dtype
-    norm = (angle.abs() * bound).clamp(max=LARGEST_ANGLE[dtype])
+    norm = (angle.abs() * bound).clamp(max=most)
     squarings = (norm / LARGEST_NORM[dtype]).log2().ceil().clamp(min=0)
     # Of what overflows here the bound, and so all of U, is zero.
     scale = angle.sign() * torch.where(bound > 0, norm / bound, 0) * torch.exp2(-squarings)
@@ -64,7 +65,8 @@ def expm_minus_identity(
     else:
         on_host = U.device.type == "cpu"
         E = _eight_terms(A, A2, few=on_host and bool(norm.max() <= FEW_TERMS))
-    return _squared(E, squarings), squarings
+    rounds = math.ceil(math.log2(most / LARGEST_NORM[dtype]))
+    return _squared(E, squarings, rounds), squarings
 
 
 def _eight_terms(A: Float[Tensor, "n d d"], A2: Float[Tensor, "n d d"], few: bool) -> Tensor:
@@ -97,9 +99,10 @@ def _sixteen_terms(A: Float[Tensor, "n d d"], A2: Float[Tensor, "n d d"]) -> Ten
     return E.add_(A).add_(A2, alpha=f[2]).add_(A3, alpha=f[3])
 
 
-def _squared(E: Float[Tensor, "n d d"], times: Float[Tensor, "n"]) -> Float[Tensor, "n d d"]:
-    """$(I + E)^{2^{times}} - I$ of each matrix."""
-    most = math.ceil(math.log2(LARGEST_ANGLE[E.dtype] / LARGEST_NORM[E.dtype]))
+def _squared(
+    E: Float[Tensor, "n d d"], times: Float[Tensor, "n"], most: int
+) -> Float[Tensor, "n d d"]:
+    """$(I + E)^{2^{times}} - I$ of each matrix; `times` is at most `most`."""
     rounds = num_rounds(times, most, E)
     if not rounds:
         return E

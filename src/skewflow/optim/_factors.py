@@ -12,11 +12,18 @@ from ..geometry.precision import users_precision
 from ..kernels.update import LARGEST_GRADIENT, Update
 from ._capture import Record, recorded
 from ._dense import dense_step
-from ._factored import factored_step_, is_worth_it
+from ._factored import FactoredStep, is_decided_on_device, is_worth_it
 from ._weights import Weight
 
 Factors = Mapping[Tensor, tuple[Tensor, Tensor]]
 """For each weight the two factors of its gradient, A B^T."""
+
+
+CHANGED = (
+    "{} must not change between the forward pass and the step: somebody wrote to it, so the "
+    "factors its layer kept are those of another weight. Call `zero_grad()`, and do both passes "
+    "again."
+)
 
 
 @dataclass
@@ -29,13 +36,15 @@ class Factored:
         A: Left factors (n, d, r).
         B: Right factors (n, k, r).
         V: The points times B (n, d, r), where a layer has computed them.
+        AX: The transposed A times the points (n, r, k), likewise.
     """
 
     weight: Weight
     group: dict[str, Any]
     A: Tensor
     B: Tensor
-    V: Tensor | None
+    V: Tensor | None = None
+    AX: Tensor | None = None
 
 
 def gather(
@@ -65,7 +74,7 @@ def gather(
             if p in given:
                 A, B = given[p]
                 _check_shapes(weight, A, B)
-                found.append(_oriented(weight, group, A, B, None))
+                found.append(_oriented(weight, group, A, B))
             else:
                 _check_records(weight, records)
                 found.append(_joined(weight, group, records))
@@ -111,11 +120,7 @@ def _check_shapes(weight: Weight, A: Tensor, B: Tensor) -> None:
 
 def _check_records(weight: Weight, records: Sequence[Record]) -> None:
     if any(record.version != weight.p._version for record in records):
-        raise FactorError(
-            f"{weight.name} must not change between the forward pass and the step: somebody wrote "
-            "to it, so the factors its layer kept are those of another weight. Call "
-            "`zero_grad()`, and do both passes again."
-        )
+        raise FactorError(CHANGED.format(weight.name))
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         size = torch.distributed.get_world_size()
         if size > 1:
@@ -127,49 +132,59 @@ def _check_records(weight: Weight, records: Sequence[Record]) -> None:
 
 
 def _joined(weight: Weight, group: dict[str, Any], records: Sequence[Record]) -> Factored:
-    left, right = (
-        torch.cat([getattr(r, side) for r in records]).mT[None] for side in ("left", "right")
-    )
-    products = [r.product for r in records if r.product is not None]
-    V = None
-    if len(products) == len(records) and not weight.view.wide:
-        V = torch.cat(products).mT[None]
-    return _oriented(weight, group, left, right, V)
+    """The factors of all uses of a layer, and the products that it has computed.
+
+    The output of the layer is X B for a tall weight, what it passes back is A^T X; for a wide one,
+    whose transpose is X, the latter is X B.
+    """
+    left, right = (_all([getattr(r, side) for r in records]) for side in ("left", "right"))
+    assert left is not None and right is not None
+    one = _oriented(weight, group, left.mT, right.mT)
+    exact = left.dtype == right.dtype == weight.p.dtype == one.A.dtype
+    output, passed = (_all([getattr(r, side) for r in records]) for side in ("output", "passed"))
+    if exact and weight.view.wide and passed is not None:
+        one.V = passed.mT[None]
+    elif exact and not weight.view.wide and output is not None:
+        one.V = output.mT[None]
+        one.AX = None if passed is None else passed[None]
+    return one
 
 
-def _oriented(
-    weight: Weight, group: dict[str, Any], A: Tensor, B: Tensor, V: Tensor | None
-) -> Factored:
+def _all(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The rows of all parts; None where one is missing."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    return known[0] if len(known) == 1 else torch.cat(known)
+
+
+def _oriented(weight: Weight, group: dict[str, Any], A: Tensor, B: Tensor) -> Factored:
     """The factors of the matrices that the weight is seen as, in the precision of the step."""
     A, B = (F.detach()[None] if F.ndim == 2 else F.detach() for F in (A, B))
     dtype = torch.float64 if weight.p.dtype == torch.float64 else torch.float32
     A, B = A.to(dtype), B.to(dtype)
-    if weight.view.wide:
-        A, B = B, A
-    return Factored(weight, group, A, B, None if V is None else V.to(dtype))
+    return Factored(weight, group, *((B, A) if weight.view.wide else (A, B)))
 
 
 class FactoredSteps:
     """Steps by factors, and what they report on CUDA only later."""
 
     def __init__(self) -> None:
+        self._step = FactoredStep()
         self._flags: dict[Weight, tuple[Tensor, Tensor]] = {}
 
     def check(self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]) -> None:
-        """Raise for factors that cannot be used, and for those of earlier steps; changes nothing.
-
-        Weights that are to be skipped are counted and taken off the list by `usable`.
-        """
+        """Raise for factors that cannot be used, and for those of earlier steps."""
         late = [weight.name for weight, (_, seen) in self._flags.items() if bool(seen)]
-        for bad, seen in self._flags.values():
-            if late:
+        if late:
+            for bad, seen in self._flags.values():
                 bad.zero_()
                 seen.zero_()
-        if late:
             raise NonFiniteGradientError(
-                f"the factors of {', '.join(late)} must be finite: at an earlier step they were "
-                "not, and the step was not taken. Lower the learning rate, or look for the "
-                "overflow in the model."
+                f"the factors of {', '.join(late)} must be finite, and kept by a layer with the "
+                "same weight: at an earlier step they were not, and the step was not taken. Lower "
+                "the learning rate, look for the overflow in the model, or for what writes to the "
+                "weight between the forward pass and the step."
             )
         for one in ones:
             state = states.get(one.weight.p, {})
@@ -179,14 +194,18 @@ class FactoredSteps:
                     f"there is momentum: its momentum is that of gradients. Make a new optimiser, "
                     "or set `momentum` to 0."
                 )
-            usable = one.weight.p.device.type == "cuda" or _is_usable(one)
-            if not usable and one.group["nonfinite"] == "raise":
+            if is_decided_on_device(one.A):
+                continue
+            if not _is_usable(one) and one.group["nonfinite"] == "raise":
                 raise NonFiniteGradientError(
                     f"the factors of {one.weight.name} must be finite, and their product below "
                     f"{LARGEST_GRADIENT[one.A.dtype]:.0e}, where products overflow: they are not. "
                     "Nothing was changed; lower the learning rate, or look for the overflow in the "
                     'model; nonfinite="skip" leaves such weights out.'
                 )
+            X = one.weight.view(one.weight.p.detach())
+            if one.V is not None and _is_usable(one) and not self._step.fits(X, one.B, one.V):
+                raise FactorError(CHANGED.format(one.weight.name))
 
     def step(
         self,
@@ -196,32 +215,34 @@ class FactoredSteps:
         store: Callable[[Weight, Tensor], None],
     ) -> None:
         """Step one weight."""
-        weight = one.weight
-        on_cuda, skip = weight.p.device.type == "cuda", one.group["nonfinite"] == "skip"
+        weight, skip = one.weight, one.group["nonfinite"] == "skip"
+        late = is_decided_on_device(one.A)
         if skip and "skipped" not in state:
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
-        if skip and not on_cuda and not _is_usable(one):
+        if skip and not late and not _is_usable(one):
             state["skipped"] += 1
             return
         X = weight.view(weight.points(state))
-        A, B, V = (-one.A if update.maximize else one.A), one.B, one.V
+        A, B, V, AX = one.A, one.B, one.V, one.AX
+        if update.maximize:
+            A, AX = -A, None if AX is None else -AX
         finite = torch.ones((), dtype=torch.bool, device=X.device)
         if update.momentum > 0:
-            if on_cuda:
-                finite = torch.isfinite(A).all() & torch.isfinite(B).all()
+            finite = torch.isfinite(A).all() & torch.isfinite(B).all()
             A, B = _with_momentum(state, A, B, update, one.group["factor_window"], finite)
-            V = None
-        if is_worth_it(A.shape[-1], *X.shape[1:], X.device):
-            finite = finite & factored_step_(X, A, B, update.lr, V).all()
+            V = AX = None
+        if is_worth_it(A.shape[-1], weight.d, X.shape[-1], X.device):
+            finite = finite & self._step(X, A, B, update.lr, V, AX).all()
         else:
             with users_precision(X):
                 G = A @ B.mT
-            finite = finite & torch.isfinite(G).all()
+            largest = torch.linalg.vector_norm(G, ord=float("inf"))
+            finite = finite & (largest <= LARGEST_GRADIENT[G.dtype])  # which NaN is not
             X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, "exp"))
         store(weight, X)
-        if on_cuda and skip:
+        if late and skip:
             state["skipped"] += ~finite
-        elif on_cuda:
+        elif late:
             bad, seen = self._flag(weight)
             seen.copy_(bad.logical_or_(~finite), non_blocking=True)
 

@@ -12,7 +12,8 @@ from ..kernels.multiply_where import multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
 
 LONGEST = 2.0**12
-"""The tangent step is cut to this Frobenius norm: its planes turn by a right angle anyway."""
+"""The tangent step is cut to this Frobenius norm: its planes turn by a right angle anyway. The
+direction, too: what rounding leaves of one that is normal is not tangent."""
 
 WIDTH = {torch.float32: 0.05, torch.float64: 5e-4}
 r"""Largest $\|Y^\top Y - I\|$ for the final series: its next term is 8e-8 and 8e-18 there."""
@@ -31,7 +32,8 @@ def polar_step(
     with users_precision(X):
         R = torch.baddbmm(D, X, D.mT @ X, alpha=-1)
     largest = torch.finfo(X.dtype).max
-    length = (LONGEST / frobenius(R)).clamp(max=min(lr, largest))
+    longer = torch.maximum(frobenius(R), frobenius(D))
+    length = (LONGEST / longer).clamp(max=min(lr, largest))
     Y = X - R.mul_(length.to(X.dtype)[:, None, None])
     with full_precision():
         return _nearest(Y)

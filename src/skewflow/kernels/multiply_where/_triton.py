@@ -37,13 +37,10 @@ def tile_product(
     WIDE: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Rows of A times columns of B, over the inner indices from `start` to `end`.
+    """Rows of A times columns of B, summed over the inner indices from `start` to `end`.
 
-    Args:
-        at_a: Addresses of the rows (HIGH, 1); `stride_a` apart from one inner index to the next.
-        at_b: Addresses of the columns (1, WIDE); `stride_b` apart.
-        inside_a: Which rows exist.
-        inside_b: Which columns exist.
+    `at_a` (HIGH, 1) and `at_b` (1, WIDE) are the addresses of the rows and columns that exist, by
+    `inside_a` and `inside_b`; their entries are `stride_a` and `stride_b` apart.
     """
     total = tl.zeros((HIGH, WIDE), tl.float32)
     for first in range(start, end, DEPTH):

@@ -1,5 +1,8 @@
 """The memory and the launches of factored steps on CUDA, for weights of one shape."""
 
+from contextlib import nullcontext
+from typing import Any
+
 import torch
 import triton
 from jaxtyping import Bool, Float
@@ -19,18 +22,16 @@ LARGEST_LR = torch.finfo(torch.float32).max
 
 
 class Workspace:
-    """What the launches of one shape share, one weight after the other.
+    r"""What the launches of one shape share, one weight after the other.
 
     Args:
         X: A point (n, d, k) of that shape.
         rank: r; it is rounded up, and the rows that are added stay zero.
-        has_v: V is given, not B.
-        has_ax: $A^\\top X$ is given.
+        has_v: V is given, too.
+        has_ax: $A^\top X$ is given.
     """
 
-    def __init__(
-        self, X: Float[Tensor, "n d k"], rank: int, *, has_v: bool, has_ax: bool
-    ) -> None:
+    def __init__(self, X: Float[Tensor, "n d k"], rank: int, *, has_v: bool, has_ax: bool) -> None:
         self.key = key_of(X, rank, has_v=has_v, has_ax=has_ax)
         self._n, self._d, self._k = X.shape
         self._size = padded(rank)
@@ -45,8 +46,9 @@ class Workspace:
             return torch.zeros(n, *shape, dtype=torch.float32, device=X.device)
 
         self.L = new(size, d)
-        self.B = None if has_v else new(r, k)
+        self.B, self._checks = new(r, k), new(r, 2)
         self.AX = new(r, k) if has_ax else None
+        self._has_v = has_v
         self._M, self._T = new(self._splits_m, size, size), new(self._splits_x, rows, k)
         self._MW, self._JT, self._C = new(size, 2 * size), new(size, k), new(size, k)
         self._W2, self._P = new(size, size), (new(size, size), new(size, size))
@@ -61,24 +63,34 @@ class Workspace:
         lr: float,
         V: Float[Tensor, "n d r"] | None,
         AX: Float[Tensor, "n r k"] | None,
+        row: int,
+        tolerance: float,
     ) -> Bool[Tensor, "n"]:
-        """Step in place; returns which factors were finite."""
+        r"""Step in place; returns which factors were finite, and V that of this X.
+
+        Args:
+            X: Points, which stay as they are where the factors were not usable.
+            A: Left factors.
+            B: Right factors.
+            lr: Step size.
+            V: X B, if it was announced.
+            AX: $A^\top X$, if it was announced.
+            row: The row of X in which V is checked.
+            tolerance: How far it may be off, relative to B.
+        """
         half = self._size // 2
         _fill(self.L[:, :half], A.mT)
-        if self.B is None:
-            assert V is not None
+        _fill(self.B, B.mT)
+        if V is not None:
             _fill(self.L[:, half:], V.mT)
-        else:
-            _fill(self.B, B.mT)
-        if self.AX is not None:
-            assert AX is not None
+        if AX is not None and self.AX is not None:
             _fill(self.AX, AX)
         place = (X.data_ptr(), *X.stride())
         if place not in self._launches:
             self._launches[place] = self._make(X)
-        numbers = {"lr": max(-LARGEST_LR, min(-lr, LARGEST_LR))}
-        with torch.cuda.device_of(X):
-            on_cuda = X.device.type == "cuda"
+        numbers = {"lr": -min(lr, LARGEST_LR), "row": row, "tolerance": tolerance}
+        on_cuda = X.device.type == "cuda"
+        with torch.cuda.device(X.device) if on_cuda else nullcontext():
             stream = torch._C._cuda_getCurrentRawStream(X.device.index) if on_cuda else 0
             for launch in self._launches[place]:
                 launch(numbers, stream)
@@ -87,13 +99,29 @@ class Workspace:
     def _make(self, X: Float[Tensor, "n d k"]) -> list[Launch]:
         n, d, k, size, half = self._n, self._d, self._k, self._size, self._size // 2
         L, launches = self.L, []
-        if self.B is not None:  # V^T = B^T X^T, into the lower half of L^T
+        sizes: dict[str, Any] = {
+            "size": size,
+            "k": k,
+            "d": d,
+            "tiles": self._tiles,
+            "longest": LONGEST,
+        }
+        strides = dict(zip(("stride_xn", "stride_xi", "stride_xj"), X.stride(), strict=True))
+        if self._has_v:
+            checked: dict[str, Any] = {
+                "checks_ptr": self._checks,
+                "L_ptr": L,
+                "B_ptr": self.B,
+                "X_ptr": X,
+            }
+            checked |= {**sizes, **strides, "HIGH": 4, "WIDE": 256}
+            launches.append(Launch(kernels._check, n * _tiles(half, 4), checked))
+        else:  # V^T = B^T X^T, into the lower half of L^T
             launches.append(_product(L[:, None, half:], self.B, X.mT, _cut(n, half, k, d, 1)))
         rows = L if self.AX is None else L[:, half:]
         launches.append(_product(self._T, rows, X, (self._tile_x, self._share_x, self._splits_x)))
         launches.append(_product(self._M, L, L.mT, (self._tile_m, self._share_m, self._splits_m)))
-        sizes = {"size": size, "k": k, "d": d, "tiles": self._tiles, "longest": LONGEST}
-        shared = {
+        shared: dict[str, Any] = {
             "scales_ptr": self._scales,
             "norms_ptr": self._norms,
             "MW_ptr": self._MW,
@@ -108,23 +136,23 @@ class Workspace:
         high, wide = 32, 64
         programs = n * _tiles(size, high) * (_tiles(size, wide) + _tiles(k, wide))
         sums = {"M_ptr": self._M, "VX_ptr": self._T, "AX_ptr": self.AX}
+        sums["checks_ptr"] = self._checks
         splits = {"splits_m": self._splits_m, "splits_x": self._splits_x}
         options = {"HALF": triton.next_power_of_2(half), "HIGH": high, "WIDE": wide}
-        options["HAS_AX"] = self.AX is not None
+        options |= {"HAS_V": self._has_v, "HAS_AX": self.AX is not None}
         launches.append(Launch(kernels._balance, programs, {**shared, **sums, **splits, **options}))
         small = {**shared, "BLOCK": self._block}
         launches.append(Launch(kernels._square, 2 * n * self._tiles, small, num_warps=4))
         for m in range(num_rounds(LONGEST, torch.float32), -1, -1):
             a, b = coefficients(m)
             above, enough = (longest_for(j, torch.float32) for j in (m - 1, m))
-            term = {"a": a, "b": b, "above": above, "enough": enough}
+            term: dict[str, Any] = {"a": a, "b": b, "above": above, "enough": enough}
             term |= {"out_ptr": self._P[m % 2], "P_ptr": self._P[(m + 1) % 2]}
             launches.append(Launch(kernels._term, n * self._tiles, {**small, **term}, num_warps=4))
         last = {**shared, "P_ptr": self._P[0], "BLOCK": 64}
         programs = n * _tiles(size, 64) * _tiles(k, 64)
         launches.append(Launch(kernels._combine, programs, last, num_warps=4))
         tile, *_ = _cut(n, d, size, k, 1)
-        strides = dict(zip(("stride_xn", "stride_xi", "stride_xj"), X.stride(), strict=True))
         applied = {**shared, **strides, "X_ptr": X, "BLOCK": tile}
         programs = n * _tiles(d, tile) * _tiles(k, tile)
         launches.append(Launch(kernels._apply, programs, applied, num_warps=tile // 16))

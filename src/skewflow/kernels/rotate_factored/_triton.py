@@ -52,6 +52,43 @@ def _multiply(
     tl.store(at, total, mask=(rows < a) & (columns < c))
 
 
+@triton.jit(do_not_specialize=["row"])
+def _check(
+    checks_ptr,
+    L_ptr,
+    B_ptr,
+    X_ptr,
+    row,
+    d,
+    k,
+    size,
+    stride_xn,
+    stride_xi,
+    stride_xj,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """For each row of B^T how far V is from X B in one row of X, and its own length, squared."""
+    half = size // 2
+    matrix = (tl.program_id(0) // tl.cdiv(half, HIGH)).to(tl.int64)
+    rows = tl.program_id(0) % tl.cdiv(half, HIGH) * HIGH + tl.arange(0, HIGH)
+    here = matrix * half + rows
+    total = tl.zeros((HIGH, WIDE), tl.float32)
+    length = tl.zeros((HIGH, WIDE), tl.float32)
+    at_x = X_ptr + matrix * stride_xn + row.to(tl.int64) * stride_xi
+    for start in range(0, k, WIDE):
+        columns = start + tl.arange(0, WIDE)
+        present = (rows < half)[:, None] & (columns < k)[None, :]
+        B = tl.load(B_ptr + here[:, None] * k + columns[None, :], mask=present, other=0.0)
+        x = tl.load(at_x + columns.to(tl.int64) * stride_xj, mask=columns < k, other=0.0)
+        total += B * x[None, :]
+        length += B * B
+    at_v = L_ptr + (matrix * size + half + rows) * d + row
+    error = tl.load(at_v, mask=rows < half, other=0.0) - tl.sum(total, axis=1)
+    tl.store(checks_ptr + 2 * here, error * error, mask=rows < half)
+    tl.store(checks_ptr + 2 * here + 1, tl.sum(length, axis=1), mask=rows < half)
+
+
 @triton.jit
 def _sum(ptr, at, mask, splits, stride):
     """The shares of one sum."""
@@ -84,23 +121,37 @@ def _trace(M_ptr, size, splits, HALF: tl.constexpr):
 
 
 @triton.jit
+def _is_stale(checks_ptr, size, tolerance, HALF: tl.constexpr):
+    """Whether V is not X B: then it belongs to another X."""
+    rows = tl.arange(0, HALF)
+    error = tl.load(checks_ptr + 2 * rows, mask=rows < size // 2, other=0.0)
+    length = tl.load(checks_ptr + 2 * rows + 1, mask=rows < size // 2, other=0.0)
+    return tl.sum(error) > tolerance * tolerance * tl.sum(length)
+
+
+@triton.jit
 def _balance(
+    checks_ptr,
     scales_ptr,
     MW_ptr,
     JT_ptr,
     M_ptr,
     VX_ptr,
     AX_ptr,
+    tolerance,
     size,
     k,
     splits_m,
     splits_x,
+    HAS_V: tl.constexpr,
     HAS_AX: tl.constexpr,
     HALF: tl.constexpr,
     HIGH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """Sum the shares of M and L^T X, scale them, and write [M JM], J L^T X and the scales.
+
+    The last of the scales is the trace, NaN where V is stale, which stops all that follows.
 
     What is written for row i of the product with J comes from the row i + r, or i - r.
     """
@@ -112,7 +163,11 @@ def _balance(
     rows, column = tile // across * HIGH + tl.arange(0, HIGH), tile % across
     M_ptr += matrix * splits_m * size * size
     trace = _trace(M_ptr, size, splits_m, HALF)
-    root = tl.where(trace > 0, 1 / tl.sqrt(trace), 0.0)
+    if HAS_V:
+        checks_ptr += matrix * size
+        trace = tl.where(_is_stale(checks_ptr, size, tolerance, HALF), float("nan"), trace)
+    some = trace > 0
+    root = tl.where(some, 1 / tl.sqrt(tl.where(some, trace, 1.0)), 0.0)
     scales = _balances(M_ptr, rows, size, splits_m) * root
     top = rows < half
     turned = tl.where(top, rows + half, rows - half).to(tl.int64)[:, None]
@@ -143,8 +198,8 @@ def _balance(
             stride = size.to(tl.int64) * k
             here = at * k + columns[None, :]
             T = _sum(VX_ptr + matrix * splits_x * stride, here, present, splits_x, stride)
-        out = JT_ptr + matrix * size * k + turned * k + columns[None, :]
-        tl.store(out, sign * scales[:, None] * T, mask=present)
+        at_jt = JT_ptr + matrix * size * k + turned * k + columns[None, :]
+        tl.store(at_jt, sign * scales[:, None] * T, mask=present)
 
 
 @triton.jit
@@ -160,9 +215,7 @@ def _square(norms_ptr, W2_ptr, MW_ptr, size, BLOCK: tl.constexpr):
     MW_ptr += matrix * 2 * size * size
     at_a, at_b = MW_ptr + rows[:, None] * 2 * size, MW_ptr + columns
     every = rows[:, None] >= 0
-    total = tile_product(
-        at_a, at_b, 1, 2 * size, every, columns >= 0, 0, size, BLOCK, BLOCK, BLOCK
-    )
+    total = tile_product(at_a, at_b, 1, 2 * size, every, columns >= 0, 0, size, BLOCK, BLOCK, BLOCK)
     if column < across:
         tl.store(norms_ptr + matrix * tiles + row * across + column, tl.sum(total * total))
     else:  # M J M, whose rows J turns
