@@ -7,9 +7,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from skewflow.kernels._triton import Launch, Operands
+from skewflow.kernels.multiply_where._triton import launch_of
 from skewflow.kernels.recurrence._triton import advance, retreat
 from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
+from skewflow.kernels.rotate_factored._launches import Workspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.update import Update
 
@@ -17,13 +19,20 @@ TYPES = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
     torch.bfloat16: "*bf16",
+    torch.bool: "*i1",
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
 SMALL_SHARED = 99 * 1024
 """Bytes of shared memory that a program may have on GPUs for the desktop."""
 
-NUMBERS = {"scale": "fp64", "momentum": "fp64", "beta2": "fp64", "eps": "fp64", "done": "i64"}
+NUMBERS = {
+    **dict.fromkeys(("scale", "momentum", "beta2", "eps"), "fp64"),
+    "lr": "fp32",
+    "tolerance": "fp32",
+    "done": "i64",
+    "row": "i32",
+}
 
 
 def type_of(value):
@@ -31,7 +40,7 @@ def type_of(value):
         return TYPES[value.dtype]
     if isinstance(value, tuple):
         return tuple(type_of(item) for item in value)
-    return "i32"
+    return "fp32" if isinstance(value, float) else "i32"
 
 
 def compile_launch(launch: Launch) -> int:
@@ -91,6 +100,17 @@ def main() -> None:
             print(name, "columns" if columns else "rows", rich)
             if shared > (MOST_SHARED if name == "act" and not rich else SMALL_SHARED):
                 raise MemoryError(f"a program of {name} takes {shared} bytes of shared memory.")
+    X = torch.zeros(1, 600, 200)
+    for known in (False, True):
+        for launch in Workspace(X, 40, has_v=known, has_ax=known)._make(X):
+            shared = compile_launch(launch)
+            print(launch.kernel.__name__, known)
+            if shared > SMALL_SHARED:
+                raise MemoryError(f"a factored step takes {shared} bytes of shared memory.")
+    out, live = torch.zeros(2, 200, 200), torch.ones(2, dtype=torch.bool)
+    for C, alpha in ((out, 2.0), (None, torch.ones(2))):
+        compile_launch(launch_of(out, out, out, live, C, alpha, 1.5))
+        print("multiply_where", C is None)
     states, W, bias = torch.zeros(5, 2, 176), torch.zeros(176, 176), torch.zeros(176)
     for f in (bias, None):
         for launch in (advance(states, W, f), retreat(states, states, W, f)):

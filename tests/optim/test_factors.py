@@ -15,6 +15,7 @@ from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD, capture_factors
 from skewflow.optim._factored import FactoredStep, is_worth_it
+from skewflow.optim._guard import polish_
 
 SHAPES = [(24, 24), (30, 9), (9, 30), (2, 12, 7), (2, 7, 12)]
 DENSE = {"lr": 0.1, "block_size": "dense"}
@@ -213,6 +214,42 @@ def test_evaluation_and_frozen_weights_keep_nothing(generator):
     assert torch.equal(model.weight, before)
 
 
+@pytest.mark.parametrize("sizes", [(40, 40), (40, 60), (60, 40)], ids=str)
+def test_the_products_of_a_layer_are_used(sizes, generator, monkeypatch):
+    model, seen = linear(*sizes, generator), []
+    capture_factors(model)
+    step = FactoredStep.__call__
+    monkeypatch.setattr(
+        FactoredStep, "__call__", lambda self, *args: seen.append(args) or step(self, *args)
+    )
+    x = randn(3, sizes[0], generator=generator).requires_grad_()
+    model(x).square().sum().backward()
+    before = model.weight.detach().clone()
+    FlowSGD([model.weight], **DENSE).step()
+    ((_, A, B, _, V, AX),) = seen
+    X = before if sizes[1] >= sizes[0] else before.mT
+    assert_close("V", (X @ B[0]), V[0])
+    assert (AX is None) == (sizes[1] < sizes[0])  # of a wide weight it would need the bias
+    if AX is not None:
+        assert_close("AX", A[0].mT @ X, AX[0])
+
+
+def test_products_of_low_precision_are_not_used(generator):
+    model = nn.Sequential(linear(40, 40, generator), nn.Tanh(), linear(40, 40, generator)).float()
+    for layer in (model[0], model[2]):
+        polish_(layer.weight.data[None])
+    capture_factors(model)
+    optimizer = FlowSGD([model[0].weight, model[2].weight], **DENSE, guard_every=0)
+    for _ in range(20):
+        x = randn(3, 40, generator=generator, dtype=torch.float32).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = model(x)
+        y.float().square().sum().backward()
+        optimizer.step()
+    for layer in (model[0], model[2]):
+        assert orthogonality_error(layer.weight.detach()) < 1e-5
+
+
 def test_zero_grad_drops_what_was_kept(generator):
     model = linear(40, 40, generator)
     before = model.weight.detach().clone()
@@ -378,6 +415,20 @@ def test_stale_factors_are_refused(generator):
     model(randn(3, 40, generator=generator)).square().sum().backward()
     with torch.no_grad():
         model.weight.copy_(model.weight.mT.clone())
+    before = model.weight.detach().clone()
+    with pytest.raises(FactorError, match="W must not change between the forward pass"):
+        optimizer.step()
+    assert torch.equal(model.weight, before)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("sizes", [(40, 40), (40, 60), (60, 40)], ids=str)
+def test_a_weight_that_was_written_behind_autograds_back_is_refused(sizes, generator):
+    model = linear(*sizes, generator)
+    capture_factors(model)
+    optimizer = FlowSGD([("W", model.weight)], **DENSE)
+    model(randn(3, sizes[0], generator=generator).requires_grad_()).square().sum().backward()
+    model.weight.data.neg_()
     before = model.weight.detach().clone()
     with pytest.raises(FactorError, match="W must not change between the forward pass"):
         optimizer.step()

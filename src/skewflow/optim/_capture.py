@@ -166,16 +166,16 @@ def _hide(module: nn.Module, args: Any, kwargs: Any) -> Any:
         )
     assert isinstance(module, nn.Linear)
     weight, bias = module.weight, module.bias
-    if not (weight.requires_grad and torch.is_grad_enabled()):
+    a = args[0] if args else kwargs.get("input")
+    if not (weight.requires_grad and torch.is_grad_enabled() and isinstance(a, Tensor)):
         return None
     if weight not in _records:
         _records[weight] = Records(weight)
     use = _Use(_records[weight], weight._version, None if bias is None else bias.detach())
-    a = args[0] if args else kwargs["input"]
-    use.a = a = _Passed.apply(a, use) if a.requires_grad else a  # type: ignore[no-untyped-call]
+    use.a = _Passed.apply(a, use) if a.requires_grad else a  # type: ignore[no-untyped-call]
     _running[module] = use
     weight.requires_grad_(False)
-    return (a,), {}
+    return ((use.a, *args[1:]), kwargs) if args else (args, {**kwargs, "input": use.a})
 
 
 def _show(module: nn.Module, args: Any, kwargs: Any, y: Any) -> Any:

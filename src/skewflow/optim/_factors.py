@@ -13,6 +13,7 @@ from ..kernels.update import LARGEST_GRADIENT, Update
 from ._capture import Record, recorded
 from ._dense import dense_step
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
+from ._options import check_options
 from ._weights import Weight
 
 Factors = Mapping[Tensor, tuple[Tensor, Tensor]]
@@ -64,6 +65,7 @@ def gather(
             weight, records = weights[p], recorded(p)
             if p not in given and not records:
                 continue
+            weight.check_shape()
             _check_options(weight, group)
             if p.grad is not None or (p in given and records):
                 raise FactorError(
@@ -82,6 +84,7 @@ def gather(
 
 
 def _check_options(weight: Weight, group: dict[str, Any]) -> None:
+    check_options(group)
     size, retraction = group["block_size"], group["retraction"]
     if "betas" in group:
         raise FactorError(

@@ -71,8 +71,8 @@ class Flow(torch.optim.Optimizer, ABC):
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
         where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
-        `retraction="cayley"`), pairs also of float64, dense steps of float32 except Cayley's (of
-        float64 only in a graph, where they are slow). Take a step before the capture, and capture
+        `retraction="cayley"`), pairs also of float64, dense and factored steps of float32 except
+        Cayley's (dense ones of float64 only in a graph, where they are slow). Take a step before the capture, and capture
         again after `load_state_dict`. A graph holds the numbers of its capture, such as the
         learning rate, and replays have no drift guard: take a step outside of it now and then.
 
@@ -80,7 +80,8 @@ class Flow(torch.optim.Optimizer, ABC):
             closure: Recomputes the loss and the gradients, as in `torch.optim`.
             factors: For weights without a gradient its factors (A, B), of the shapes
                 (*batch, rows, r) and (*batch, columns, r) for the gradient $AB^\top$: the exact
-                step then costs about what the gradient would. `capture_factors` finds them.
+                step then costs about what the gradient would. `capture_factors` finds them. In
+                float32 on CUDA a step that could turn a plane by more than 4 is cut to that.
 
         Raises:
             FactorError: If factors do not fit; nothing was changed.
@@ -126,8 +127,6 @@ class Flow(torch.optim.Optimizer, ABC):
         found = gather(self.param_groups, self._weights, factors)
         self._factored.check(found, self.state)
         for one in found:
-            check_options(one.group)
-            one.weight.check_shape()
             self._count(one.weight.p.device)
         return found
 

@@ -7,6 +7,8 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .._triton import Launch
+
 TILE, DEPTH = 128, 32
 """Rows and columns of a program's tile of the result, and of the factors at a time."""
 
@@ -107,29 +109,29 @@ def multiply_where_(
     beta: float,
 ) -> None:
     """See `multiply_where_` of the package."""
+    launch_of(out, A, B, live, C, alpha, beta)({}, 0)
+
+
+def launch_of(
+    out: Tensor,
+    A: Tensor,
+    B: Tensor,
+    live: Tensor,
+    C: Tensor | None,
+    alpha: float | Tensor,
+    beta: float,
+) -> Launch:
+    """The launch, to be done once."""
     (n, a, b), c = A.shape, B.shape[-1]
     tile = min(TILE, max(16, triton.next_power_of_2(max(a, c))))
     each = isinstance(alpha, Tensor)
-    _multiply[(n * triton.cdiv(a, tile) * triton.cdiv(c, tile),)](
-        out,
-        A,
-        B,
-        C,
-        live,
-        alpha.to(out.dtype) if isinstance(alpha, Tensor) else None,
-        1.0 if each else alpha,
-        beta,
-        a,
-        b,
-        c,
-        out.stride(),
-        A.stride(),
-        B.stride(),
-        C.stride() if C is not None else (0, 0, 0),
-        HAS_C=C is not None,
-        HAS_ALPHA=each,
-        BLOCK=tile,
-        BLOCK_K=DEPTH,
-        num_warps=8 if tile == TILE else 4,
-        num_stages=3,
-    )
+    arguments = {
+        "out_ptr": out, "A_ptr": A, "B_ptr": B, "C_ptr": C, "live_ptr": live,
+        "alpha_ptr": alpha.to(out.dtype) if isinstance(alpha, Tensor) else None,
+        "alpha": 1.0 if each else alpha, "beta": beta, "a": a, "b": b, "c": c,
+        "stride_out": out.stride(), "stride_a": A.stride(), "stride_b": B.stride(),
+        "stride_c": C.stride() if C is not None else (0, 0, 0),
+        "HAS_C": C is not None, "HAS_ALPHA": each, "BLOCK": tile, "BLOCK_K": DEPTH,
+    }  # fmt: skip
+    programs = n * triton.cdiv(a, tile) * triton.cdiv(c, tile)
+    return Launch(_multiply, programs, arguments, num_warps=8 if tile == TILE else 4, num_stages=3)

@@ -232,7 +232,7 @@ def _length(norms_ptr, scales_ptr, matrix, lr, longest, tiles, size, TILES: tl.c
     squares = tl.load(norms_ptr + matrix * tiles + places, mask=places < tiles, other=0.0)
     norm = tl.sqrt(tl.sqrt(tl.sum(squares)))
     whole = tl.abs(lr) * tl.load(scales_ptr + matrix * (size + 1) + size)
-    cut = tl.where(whole * norm > longest, longest / norm, whole)
+    cut = tl.where(whole * norm > longest, longest / tl.where(norm > 0, norm, 1.0), whole)
     return tl.where(lr < 0, -cut, cut), cut * norm
 
 

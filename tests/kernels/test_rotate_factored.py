@@ -1,0 +1,127 @@
+"""Factored rotations: the reference against scipy, the CUDA kernels against the reference."""
+
+import pytest
+import torch
+
+from helpers import assert_close, randn, random_stiefel, scipy_expm
+from skewflow.geometry import omega, orthogonality_error
+from skewflow.kernels.rotate_factored.reference import (
+    LONGEST,
+    generator_of,
+    longest_for,
+    num_rounds,
+    rotate_factored,
+)
+from skewflow.optim._guard import polish_
+
+pytest.importorskip("triton")
+
+from skewflow.kernels.rotate_factored._launches import Workspace
+
+pytestmark = [
+    pytest.mark.usefixtures("poisoned_memory"),
+    # numpy, which the interpreter computes with, tells of what the kernels mean to do.
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered"),
+]
+
+SHAPES = [(1, 40, 40, 20), (2, 60, 20, 7), (1, 33, 33, 1), (2, 20, 7, 12), (1, 600, 9, 5)]
+"""(n, d, k, r): square, thin, of rank one, of rank above k, and with sums that are split."""
+
+
+def factors(n, d, k, r, generator, dtype=torch.float64):
+    X = random_stiefel(d, k, batch=(n,), generator=generator, dtype=dtype)
+    polish_(X)
+    A, B = (randn(n, rows, r, generator=generator, dtype=dtype) for rows in (d, k))
+    return X, A, B
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("length", [0.0, 1e-6, 0.1, 1.0, LONGEST])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_reference_is_the_exponential_of_the_generator(shape, length, known, generator):
+    X, A, B = factors(*shape, generator)
+    ours = generator_of(A, X @ B)
+    eta = length / ours.norm
+    Y = rotate_factored(X, ours, eta, A.mT @ X if known else None)
+    for X_b, A_b, B_b, Y_b, eta_b in zip(X, A, B, Y, eta, strict=True):
+        assert_close("Y", scipy_expm(eta_b * omega(X_b, A_b @ B_b.mT)) @ X_b, Y_b)
+
+
+def test_the_norm_of_the_generator_is_bounded(generator):
+    X, A, B = factors(2, 60, 20, 7, generator)
+    norm = torch.linalg.matrix_norm(omega(X, A @ B.mT), 2)
+    bound = generator_of(A, X @ B).norm
+    assert (norm <= bound).all() and (bound <= 8 * norm).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_longer_steps_need_more_rounds(dtype):
+    assert num_rounds(0.0, dtype) == 0
+    for rounds in range(1, 8):
+        assert num_rounds(longest_for(rounds, dtype), dtype) == rounds
+        assert num_rounds(longest_for(rounds, dtype) * 1.001, dtype) == rounds + 1
+
+
+@pytest.mark.parametrize("known", ["B", "V", "V, AX"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_kernels_take_the_step_of_the_reference(shape, known, generator, device):
+    X, A, B = factors(*shape, generator, torch.float32)
+    if shape[1] == shape[2]:
+        X = X.mT.contiguous().mT  # as a wide weight is seen
+    V, AX = X @ B, A.mT @ X
+    ours = generator_of(A, V)
+    has = {"has_v": "V" in known, "has_ax": "AX" in known}
+    workspace = Workspace(X.to(device), shape[-1], **has)
+    given = (V.to(device) if has["has_v"] else None, AX.to(device) if has["has_ax"] else None)
+    for length in (0.0, 0.02, 3.9, 1e30):
+        lr = float(length / ours.norm.max())
+        eta = (LONGEST / ours.norm).clamp(max=lr)
+        Y = X.to(device, copy=True)
+        row = int(length) % shape[1]
+        assert workspace(Y, A.to(device), B.to(device), lr, *given, row, 1e-5).all()
+        # Each rounds on its own; the terms of the series add up to 13 at the longest.
+        factor = 1.0 if length < 1 else 3.0
+        assert_close("Y", rotate_factored(X, ours, -eta), Y.cpu(), torch.float32, factor=factor)
+        assert orthogonality_error(Y.cpu()).max() / shape[2] ** 0.5 < 1e-6
+
+
+def test_ranks_of_one_workspace_may_differ(generator, device):
+    X, A, B = (t.to(device) for t in factors(1, 40, 40, 12, generator, torch.float32))
+    workspace = Workspace(X, 12, has_v=True, has_ax=True)
+    for r in (12, 9, 1, 12):
+        a, b = A[..., :r], B[..., :r]
+        ours = generator_of(a, X @ b)
+        lr, Y = float(0.3 / ours.norm), X.clone()
+        workspace(Y, a, b, lr, X @ b, a.mT @ X, 0, 1e-5)
+        expected = rotate_factored(X, ours, torch.full_like(ours.norm, -lr))
+        assert_close("Y", expected.cpu(), Y.cpu(), torch.float32)
+
+
+def test_factors_of_zeros_move_nothing(generator, device):
+    X, A, B = (t.to(device) for t in factors(1, 40, 40, 4, generator, torch.float32))
+    A[:, :, 1], B[:, :, 2] = 0, 0
+    workspace, Y = Workspace(X, 4, has_v=False, has_ax=False), X.clone()
+    assert workspace(Y, torch.zeros_like(A), B, 0.1, None, None, 0, 1e-5).all()
+    assert torch.equal(X, Y)
+    workspace(Y, A, B, 0.01, None, None, 0, 1e-5)
+    ours = generator_of(A, X @ B)
+    expected = rotate_factored(X, ours, torch.full_like(ours.norm, -0.01))
+    assert_close("Y", expected.cpu(), Y.cpu(), torch.float32)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
+def test_factors_that_are_not_finite_leave_their_point_alone(bad, generator, device):
+    X, A, B = (t.to(device) for t in factors(3, 40, 20, 4, generator, torch.float32))
+    A[1, 0, 0], B[2, 0, 0] = bad, bad
+    workspace, Y = Workspace(X, 4, has_v=False, has_ax=False), X.clone()
+    assert workspace(Y, A, B, 0.1, None, None, 0, 1e-5).tolist() == [True, False, False]
+    assert torch.equal(X[1:], Y[1:]) and not torch.equal(X[0], Y[0])
+
+
+def test_products_with_another_point_leave_theirs_alone(generator, device):
+    X, A, B = (t.to(device) for t in factors(2, 40, 20, 4, generator, torch.float32))
+    V = X @ B
+    V[1] = (X[1] + 1e-3 * randn(40, 20, generator=generator, dtype=torch.float32).to(device)) @ B[1]
+    workspace, Y = Workspace(X, 4, has_v=True, has_ax=False), X.clone()
+    assert workspace(Y, A, B, 0.1, V, None, 7, 1e-5).tolist() == [True, False]
+    assert torch.equal(X[1], Y[1]) and not torch.equal(X[0], Y[0])
