@@ -1,9 +1,10 @@
 """What factored steps cost: the step alone, a linear layer with it, and where dense ones win.
 
 ``python benchmarks/factored.py [cpu|cuda] [repeats]`` prints medians of interleaved repetitions:
-milliseconds of the factored and of the dense step by rank for each shape (the dense one includes
-the product that forms the gradient) and the largest r / k at which the factored one is cheaper;
-and forward + backward + step of a linear layer, with captured factors and with SGD.
+forward + backward + step of a linear layer, with captured factors and with SGD; on CUDA the
+microseconds that each kernel of a factored step takes; and for each shape the milliseconds of the
+factored and of the dense step by rank (the dense one includes the product that forms the gradient)
+and the largest r / k at which the factored one is cheaper.
 """
 
 import sys
@@ -102,8 +103,33 @@ def layer(device: str, repeats: int) -> None:
     )
 
 
+def kernels(d: int, k: int, r: int, calls: int = 20) -> None:
+    X = haar(d, k, generator=torch.Generator().manual_seed(0))[None].cuda()
+    A = torch.randn(1, d, r, device="cuda") / (d * r) ** 0.5
+    B = torch.randn(1, k, r, device="cuda") / r**0.5
+    step = FactoredStep()
+    for known in (False, True):
+        given = (X @ B, A.mT @ X) if known else ()
+        step(X.clone(), A, B, 0.1, *given)
+        Ys = [X.clone() for _ in range(calls)]  # V is checked against X
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for Y in Ys:
+                step(Y, A, B, 0.1, *given)
+            torch.cuda.synchronize()
+        rows = [(e.key, e.self_device_time_total / calls) for e in profile.key_averages()]
+        total = sum(time for _, time in rows)
+        print(
+            f"{d} x {k}, r = {r}, {'known products, ' if known else ''}{total:.0f} us on the device"
+        )
+        for name, time_ in sorted(rows, key=lambda row: -row[1])[:12]:
+            print(f"  {time_:7.1f}  {name[:80]}", flush=True)
+
+
 if __name__ == "__main__":
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 7
     layer(device, repeats)
+    if device == "cuda":
+        kernels(5120, 1024, 128)
+        kernels(4096, 4096, 128)
     ranks(device, repeats)

@@ -446,6 +446,23 @@ def test_a_weight_used_outside_of_its_layer_is_refused(generator):
 
 
 @pytest.mark.bad_input
+def test_a_scaler_is_refused_when_there_are_factors(generator):
+    model = nn.Sequential(linear(40, 40, generator), linear(40, 40, generator))
+    capture_factors(model[0])
+    optimizer = FlowSGD([("V", model[0].weight), ("W", model[1].weight)], **DENSE)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(randn(3, 40, generator=generator)).square().sum()).backward()
+    before = [layer.weight.detach().clone() for layer in model]
+    with pytest.raises(FactorError, match="divides gradients only: V have factors"):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
+    model[1](randn(3, 40, generator=generator)).sum().mul(scaler.get_scale()).backward()
+    scaler.step(optimizer)
+    moved = [not torch.equal(l.weight, b) for l, b in zip(model, before, strict=True)]
+    assert moved == [False, True]
+
+
+@pytest.mark.bad_input
 def test_models_without_a_layer_to_capture_are_refused(generator):
     class Own(nn.Linear):
         def forward(self, x):

@@ -114,9 +114,9 @@ def capture_factors(
     Those of several backward passes, or of several uses of a weight, are joined;
     `FlowSGD.zero_grad` drops them, the `zero_grad` of a module does not. Not in the paper.
 
-    What works on gradients does not see factors: clipping, and a `GradScaler`, whose scale would
-    stay in them. Gradients of factors are not averaged between processes, so `step` refuses them
-    there. Compiled models are refused.
+    What works on gradients does not see factors: clipping, and a `GradScaler`, which is refused.
+    Factors are not averaged between processes, so `step` refuses them there. Compiled models are
+    refused.
 
     Args:
         model: The model; its layers get hooks.

@@ -31,7 +31,7 @@ def is_worth_it(rank: int, d: int, k: int, device: torch.device) -> bool:
 
 
 class FactoredStep:
-    """The step, and the memory it needs on CUDA: for each shape that of the rank seen last."""
+    """The step, and the memory it needs on CUDA, which serves all weights of one shape in turn."""
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[object, ...], Workspace] = {}
@@ -90,13 +90,14 @@ class FactoredStep:
         V: Tensor | None,
         AX: Tensor | None,
     ) -> Bool[Tensor, "n"]:
-        from ..kernels.rotate_factored._launches import Workspace, key_of
+        from ..kernels.rotate_factored._launches import Workspace, padded
 
-        rank, known = A.shape[-1], {"has_v": V is not None, "has_ax": AX is not None}
-        place = (X.shape, X.device)
-        workspace = self._workspaces.get(place)
-        if workspace is None or workspace.key != key_of(X, rank, **known):
-            workspace = self._workspaces[place] = Workspace(X, rank, **known)
+        rank, has_v, has_ax = A.shape[-1], V is not None, AX is not None
+        kind = (X.shape, X.device, has_v, has_ax)
+        workspace = self._workspaces.get(kind)
+        if workspace is None or workspace.size != padded(rank):
+            workspace = Workspace(X, rank, has_v=has_v, has_ax=has_ax)
+            self._workspaces[kind] = workspace
         return workspace(X, A, B, lr, V, AX, self._calls % X.shape[1], _tolerance(X))
 
 

@@ -71,10 +71,10 @@ class Flow(torch.optim.Optimizer, ABC):
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
         where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
-        `retraction="cayley"`), pairs also of float64, dense and factored steps of float32 except
-        Cayley's (dense ones of float64 only in a graph, where they are slow). Take a step before the capture, and capture
-        again after `load_state_dict`. A graph holds the numbers of its capture, such as the
-        learning rate, and replays have no drift guard: take a step outside of it now and then.
+        `retraction="cayley"`), pairs also of float64, factored and, but for Cayley's, dense steps
+        of float32 (dense ones of float64 only in a graph, where they are slow). Take a step before
+        the capture, and capture again after `load_state_dict`. A graph keeps its learning rate and
+        has no drift guard: take a step outside of it now and then.
 
         Args:
             closure: Recomputes the loss and the gradients, as in `torch.optim`.

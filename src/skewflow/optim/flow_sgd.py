@@ -9,6 +9,7 @@ from torch import Tensor
 from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
+from ._capture import recorded
 from ._flow import Flow
 from ._weights import Weight
 
@@ -117,3 +118,14 @@ class FlowSGD(Flow):
             )
         if group["momentum"] > 0 and "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight.points(state))
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a `GradScaler` asks for before a step: it would leave its scale in the factors."""
+        kept = [weight.name for p, weight in self._weights.items() if recorded(p)]
+        if kept:
+            raise FactorError(
+                f"a GradScaler divides gradients only: {', '.join(kept)} have factors, in which "
+                "its scale would stay. Remove their capture, or do without the scaler."
+            )
+        return False

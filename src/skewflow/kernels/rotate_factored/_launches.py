@@ -18,7 +18,7 @@ DEPTH = 32
 ENOUGH, MANY = 128, 256
 """Programs that keep the device busy, and how many are aimed at where sums can be split."""
 
-LARGEST_LR = torch.finfo(torch.float32).max
+LARGEST_LR: float = torch.finfo(torch.float32).max
 
 
 class Workspace:
@@ -32,10 +32,9 @@ class Workspace:
     """
 
     def __init__(self, X: Float[Tensor, "n d k"], rank: int, *, has_v: bool, has_ax: bool) -> None:
-        self.key = key_of(X, rank, has_v=has_v, has_ax=has_ax)
+        self.size = padded(rank)
         self._n, self._d, self._k = X.shape
-        self._size = padded(rank)
-        n, d, k, r, size = self._n, self._d, self._k, self._size // 2, self._size
+        n, d, k, r, size = self._n, self._d, self._k, self.size // 2, self.size
         self._tile_m, self._share_m, self._splits_m = _cut(n, size, d, size)
         rows = r if has_ax else size
         self._tile_x, self._share_x, self._splits_x = _cut(n, rows, d, k)
@@ -45,9 +44,9 @@ class Workspace:
         def new(*shape: int) -> Tensor:
             return torch.zeros(n, *shape, dtype=torch.float32, device=X.device)
 
-        self.L = new(size, d)
-        self.B, self._checks = new(r, k), new(r, 2)
-        self.AX = new(r, k) if has_ax else None
+        self._L = new(size, d)
+        self._B, self._checks = new(r, k), new(r, 2)
+        self._AX = new(r, k) if has_ax else None
         self._has_v = has_v
         self._M, self._T = new(self._splits_m, size, size), new(self._splits_x, rows, k)
         self._MW, self._JT, self._C = new(size, 2 * size), new(size, k), new(size, k)
@@ -78,15 +77,17 @@ class Workspace:
             row: The row of X in which V is checked.
             tolerance: How far it may be off, relative to B.
         """
-        half = self._size // 2
-        _fill(self.L[:, :half], A.mT)
-        _fill(self.B, B.mT)
+        half = self.size // 2
+        _fill(self._L[:, :half], A.mT)
+        _fill(self._B, B.mT)
         if V is not None:
-            _fill(self.L[:, half:], V.mT)
-        if AX is not None and self.AX is not None:
-            _fill(self.AX, AX)
+            _fill(self._L[:, half:], V.mT)
+        if AX is not None and self._AX is not None:
+            _fill(self._AX, AX)
         place = (X.data_ptr(), *X.stride())
         if place not in self._launches:
+            if len(self._launches) == MANY:  # points that are copies move from step to step
+                self._launches.clear()
             self._launches[place] = self._make(X)
         numbers = {"lr": -min(lr, LARGEST_LR), "row": row, "tolerance": tolerance}
         on_cuda = X.device.type == "cuda"
@@ -97,28 +98,17 @@ class Workspace:
         return torch.isfinite(self._scales[:, -1])
 
     def _make(self, X: Float[Tensor, "n d k"]) -> list[Launch]:
-        n, d, k, size, half = self._n, self._d, self._k, self._size, self._size // 2
-        L, launches = self.L, []
-        sizes: dict[str, Any] = {
-            "size": size,
-            "k": k,
-            "d": d,
-            "tiles": self._tiles,
-            "longest": LONGEST,
-        }
+        n, d, k, size, half = self._n, self._d, self._k, self.size, self.size // 2
+        L, launches = self._L, []
+        sizes: dict[str, Any] = {"size": size, "k": k, "d": d, "tiles": self._tiles}
         strides = dict(zip(("stride_xn", "stride_xi", "stride_xj"), X.stride(), strict=True))
         if self._has_v:
-            checked: dict[str, Any] = {
-                "checks_ptr": self._checks,
-                "L_ptr": L,
-                "B_ptr": self.B,
-                "X_ptr": X,
-            }
-            checked |= {**sizes, **strides, "HIGH": 4, "WIDE": 256}
+            checked: dict[str, Any] = {"checks_ptr": self._checks, "L_ptr": L, "B_ptr": self._B}
+            checked |= {"X_ptr": X, **sizes, **strides, "HIGH": 4, "WIDE": 256}
             launches.append(Launch(kernels._check, n * _tiles(half, 4), checked))
         else:  # V^T = B^T X^T, into the lower half of L^T
-            launches.append(_product(L[:, None, half:], self.B, X.mT, _cut(n, half, k, d, 1)))
-        rows = L if self.AX is None else L[:, half:]
+            launches.append(_product(L[:, None, half:], self._B, X.mT, _cut(n, half, k, d, 1)))
+        rows = L if self._AX is None else L[:, half:]
         launches.append(_product(self._T, rows, X, (self._tile_x, self._share_x, self._splits_x)))
         launches.append(_product(self._M, L, L.mT, (self._tile_m, self._share_m, self._splits_m)))
         shared: dict[str, Any] = {
@@ -130,16 +120,17 @@ class Workspace:
             "C_ptr": self._C,
             "L_ptr": L,
             **sizes,
+            "longest": LONGEST,
             "TILES": triton.next_power_of_2(self._tiles),
             "DEPTH": DEPTH,
         }
         high, wide = 32, 64
         programs = n * _tiles(size, high) * (_tiles(size, wide) + _tiles(k, wide))
-        sums = {"M_ptr": self._M, "VX_ptr": self._T, "AX_ptr": self.AX}
-        sums["checks_ptr"] = self._checks
+        sums = {"M_ptr": self._M, "VX_ptr": self._T, "AX_ptr": self._AX}
+        sums |= {"checks_ptr": self._checks}
         splits = {"splits_m": self._splits_m, "splits_x": self._splits_x}
         options = {"HALF": triton.next_power_of_2(half), "HIGH": high, "WIDE": wide}
-        options |= {"HAS_V": self._has_v, "HAS_AX": self.AX is not None}
+        options |= {"HAS_V": self._has_v, "HAS_AX": self._AX is not None}
         launches.append(Launch(kernels._balance, programs, {**shared, **sums, **splits, **options}))
         small = {**shared, "BLOCK": self._block}
         launches.append(Launch(kernels._square, 2 * n * self._tiles, small, num_warps=4))
@@ -157,11 +148,6 @@ class Workspace:
         programs = n * _tiles(d, tile) * _tiles(k, tile)
         launches.append(Launch(kernels._apply, programs, applied, num_warps=tile // 16))
         return launches
-
-
-def key_of(X: Tensor, rank: int, *, has_v: bool, has_ax: bool) -> tuple[object, ...]:
-    """What the weights and factors of one workspace have in common."""
-    return X.shape, X.device, padded(rank), has_v, has_ax
 
 
 def padded(rank: int) -> int:
