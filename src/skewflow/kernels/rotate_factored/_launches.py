@@ -15,6 +15,9 @@ from .reference import LONGEST, coefficients, longest_for, num_rounds
 DEPTH = 32
 """Of the tiles of the factors."""
 
+BLOCK = 1024
+"""Sums of shares that a program adds up."""
+
 ENOUGH, MANY = 128, 256
 """Programs that keep the device busy, and how many are aimed at where sums can be split."""
 
@@ -35,9 +38,7 @@ class Workspace:
         self.size = padded(rank)
         self._n, self._d, self._k = X.shape
         n, d, k, r, size = self._n, self._d, self._k, self.size // 2, self.size
-        self._tile_m, self._share_m, self._splits_m = _cut(n, size, d, size)
         rows = r if has_ax else size
-        self._tile_x, self._share_x, self._splits_x = _cut(n, rows, d, k)
         self._block = _block(size)
         self._tiles = (size // self._block) ** 2
 
@@ -48,7 +49,8 @@ class Workspace:
         self._B, self._checks = new(r, k), new(r, 2)
         self._AX = new(r, k) if has_ax else None
         self._has_v = has_v
-        self._M, self._T = new(self._splits_m, size, size), new(self._splits_x, rows, k)
+        self._M, self._T = new(size, size), new(rows, k)
+        self._shares = [new(_cut(n, a, d, c)[2], a, c) for a, c in ((size, size), (rows, k))]
         self._MW, self._JT, self._C = new(size, 2 * size), new(size, k), new(size, k)
         self._W2, self._P = new(size, size), (new(size, size), new(size, size))
         self._norms, self._scales = new(self._tiles), new(size + 1)
@@ -109,8 +111,14 @@ class Workspace:
         else:  # V^T = B^T X^T, into the lower half of L^T
             launches.append(_product(L[:, None, half:], self._B, X.mT, _cut(n, half, k, d, 1)))
         rows = L if self._AX is None else L[:, half:]
-        launches.append(_product(self._T, rows, X, (self._tile_x, self._share_x, self._splits_x)))
-        launches.append(_product(self._M, L, L.mT, (self._tile_m, self._share_m, self._splits_m)))
+        pairs = (self._M, L, L.mT), (self._T, rows, X)
+        for shares, (out, left, right) in zip(self._shares, pairs, strict=True):
+            cut = _cut(n, left.shape[1], d, right.shape[2])
+            launches.append(_product(shares, left, right, cut))
+            added = {"out_ptr": out, "shares_ptr": shares, "length": out[0].numel()}
+            added |= {"SHARES": shares.shape[1], "BLOCK": BLOCK}
+            programs = n * _tiles(out[0].numel(), BLOCK)
+            launches.append(Launch(kernels._add_shares, programs, added))
         shared: dict[str, Any] = {
             "scales_ptr": self._scales,
             "norms_ptr": self._norms,
@@ -126,12 +134,11 @@ class Workspace:
         }
         high, wide = 32, 64
         programs = n * _tiles(size, high) * (_tiles(size, wide) + _tiles(k, wide))
-        sums = {"M_ptr": self._M, "VX_ptr": self._T, "AX_ptr": self._AX}
+        sums = {"M_ptr": self._M, "T_ptr": self._T, "AX_ptr": self._AX}
         sums |= {"checks_ptr": self._checks}
-        splits = {"splits_m": self._splits_m, "splits_x": self._splits_x}
         options = {"HALF": triton.next_power_of_2(half), "HIGH": high, "WIDE": wide}
         options |= {"HAS_V": self._has_v, "HAS_AX": self._AX is not None}
-        launches.append(Launch(kernels._balance, programs, {**shared, **sums, **splits, **options}))
+        launches.append(Launch(kernels._balance, programs, {**shared, **sums, **options}))
         small = {**shared, "BLOCK": self._block}
         launches.append(Launch(kernels._square, 2 * n * self._tiles, small, num_warps=4))
         for m in range(num_rounds(LONGEST, torch.float32), -1, -1):

@@ -90,33 +90,35 @@ def _check(
 
 
 @triton.jit
-def _sum(ptr, at, mask, splits, stride):
-    """The shares of one sum."""
-    total = tl.load(ptr + at, mask=mask, other=0.0)
-    for split in range(1, splits):
-        total += tl.load(ptr + split * stride + at, mask=mask, other=0.0)
-    return total
+def _add_shares(out_ptr, shares_ptr, length, SHARES: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums of the shares (n, SHARES, length), always in the same order."""
+    blocks = tl.cdiv(length, BLOCK)
+    matrix = (tl.program_id(0) // blocks).to(tl.int64)
+    places = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    at = shares_ptr + matrix * SHARES * length + places
+    total = tl.zeros((BLOCK,), tl.float32)
+    for share in tl.static_range(SHARES):
+        total += tl.load(at + share * length, mask=places < length, other=0.0)
+    tl.store(out_ptr + matrix * length + places, total, mask=places < length)
 
 
 @triton.jit
-def _balances(M_ptr, rows, size, splits):
+def _balances(M_ptr, rows, size):
     """What the rows of L^T are multiplied by, but for the trace: equally long in pairs."""
     half = size // 2
     others = tl.where(rows < half, rows + half, rows - half)
-    stride = size.to(tl.int64) * size
-    own = _sum(M_ptr, rows * (size + 1), rows < size, splits, stride)
-    other = _sum(M_ptr, others * (size + 1), rows < size, splits, stride)
+    own = tl.load(M_ptr + rows * (size + 1), mask=rows < size, other=0.0)
+    other = tl.load(M_ptr + others * (size + 1), mask=rows < size, other=0.0)
     both = (own > 0) & (other > 0)
     return tl.where(both, tl.sqrt(tl.sqrt(other / tl.where(both, own, 1.0))), 0.0)
 
 
 @triton.jit
-def _trace(M_ptr, size, splits, HALF: tl.constexpr):
+def _trace(M_ptr, size, HALF: tl.constexpr):
     """The trace of the balanced M; NaN or infinite if a factor is."""
     half, rows = size // 2, tl.arange(0, HALF)
-    stride = size.to(tl.int64) * size
-    u = _sum(M_ptr, rows * (size + 1), rows < half, splits, stride)
-    v = _sum(M_ptr, (rows + half) * (size + 1), rows < half, splits, stride)
+    u = tl.load(M_ptr + rows * (size + 1), mask=rows < half, other=0.0)
+    v = tl.load(M_ptr + (rows + half) * (size + 1), mask=rows < half, other=0.0)
     return 2 * tl.sum(tl.sqrt(u) * tl.sqrt(v))
 
 
@@ -136,20 +138,18 @@ def _balance(
     MW_ptr,
     JT_ptr,
     M_ptr,
-    VX_ptr,
+    T_ptr,
     AX_ptr,
     tolerance,
     size,
     k,
-    splits_m,
-    splits_x,
     HAS_V: tl.constexpr,
     HAS_AX: tl.constexpr,
     HALF: tl.constexpr,
     HIGH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Sum the shares of M and L^T X, scale them, and write [M JM], J L^T X and the scales.
+    """Scale M and T = L^T X, and write [M JM], J T and the scales.
 
     The last of the scales is the trace, NaN where V is stale, which stops all that follows.
 
@@ -161,14 +161,14 @@ def _balance(
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
     tile = tl.program_id(0) % (down * across)
     rows, column = tile // across * HIGH + tl.arange(0, HIGH), tile % across
-    M_ptr += matrix * splits_m * size * size
-    trace = _trace(M_ptr, size, splits_m, HALF)
+    M_ptr += matrix * size * size
+    trace = _trace(M_ptr, size, HALF)
     if HAS_V:
         checks_ptr += matrix * size
         trace = tl.where(_is_stale(checks_ptr, size, tolerance, HALF), float("nan"), trace)
     some = trace > 0
     root = tl.where(some, 1 / tl.sqrt(tl.where(some, trace, 1.0)), 0.0)
-    scales = _balances(M_ptr, rows, size, splits_m) * root
+    scales = _balances(M_ptr, rows, size) * root
     top = rows < half
     turned = tl.where(top, rows + half, rows - half).to(tl.int64)[:, None]
     sign = tl.where(top, -1.0, 1.0)[:, None]
@@ -179,8 +179,8 @@ def _balance(
     if column < wide:
         columns = column * WIDE + tl.arange(0, WIDE)
         present = (rows < size)[:, None] & (columns < size)[None, :]
-        M = _sum(M_ptr, at * size + columns[None, :], present, splits_m, size.to(tl.int64) * size)
-        M *= scales[:, None] * (_balances(M_ptr, columns, size, splits_m) * root)[None, :]
+        M = tl.load(M_ptr + at * size + columns[None, :], mask=present, other=0.0)
+        M *= scales[:, None] * (_balances(M_ptr, columns, size) * root)[None, :]
         out = MW_ptr + matrix * 2 * size * size + columns[None, :]
         tl.store(out + at * 2 * size, M, mask=present)
         tl.store(out + turned * 2 * size + size, sign * M, mask=present)
@@ -188,16 +188,13 @@ def _balance(
         columns = (column - wide) * WIDE + tl.arange(0, WIDE)
         present = (rows < size)[:, None] & (columns < k)[None, :]
         if HAS_AX:
-            stride = half.to(tl.int64) * k
-            low = present & (at >= half)
-            here = (at - half) * k + columns[None, :]
-            T = _sum(VX_ptr + matrix * splits_x * stride, here, low, splits_x, stride)
-            high = AX_ptr + matrix * stride + at * k + columns[None, :]
-            T += tl.load(high, mask=present & (at < half), other=0.0)
+            at_ax = AX_ptr + matrix * half * k + at * k + columns[None, :]
+            at_t = T_ptr + matrix * half * k + (at - half) * k + columns[None, :]
+            T = tl.load(at_ax, mask=present & (at < half), other=0.0)
+            T += tl.load(at_t, mask=present & (at >= half), other=0.0)
         else:
-            stride = size.to(tl.int64) * k
-            here = at * k + columns[None, :]
-            T = _sum(VX_ptr + matrix * splits_x * stride, here, present, splits_x, stride)
+            at_t = T_ptr + matrix * size * k + at * k + columns[None, :]
+            T = tl.load(at_t, mask=present, other=0.0)
         at_jt = JT_ptr + matrix * size * k + turned * k + columns[None, :]
         tl.store(at_jt, sign * scales[:, None] * T, mask=present)
 
