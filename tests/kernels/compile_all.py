@@ -11,7 +11,7 @@ from skewflow.kernels.multiply_where._triton import launch_of
 from skewflow.kernels.recurrence._triton import advance, retreat
 from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
-from skewflow.kernels.rotate_factored._launches import Workspace
+from skewflow.kernels.rotate_factored._launches_triton import Workspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.update import Update
 

@@ -16,7 +16,7 @@ from skewflow.optim._guard import polish_
 
 pytest.importorskip("triton")
 
-from skewflow.kernels.rotate_factored._launches import Workspace
+from skewflow.kernels.rotate_factored._launches_triton import Workspace
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),

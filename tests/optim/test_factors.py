@@ -436,6 +436,35 @@ def test_a_weight_that_was_written_behind_autograds_back_is_refused(sizes, gener
 
 
 @pytest.mark.bad_input
+def test_inputs_that_were_overwritten_before_the_step_are_refused(generator):
+    model = linear(40, 40, generator)
+    capture_factors(model)
+    optimizer = FlowSGD([("W", model.weight)], **DENSE)
+    x = randn(3, 40, generator=generator)
+    model(x).square().sum().backward()
+    x.copy_(randn(3, 40, generator=generator))  # the next batch
+    before = model.weight.detach().clone()
+    with pytest.raises(FactorError, match="inputs of the layer of W, .* must not change"):
+        optimizer.step()
+    assert torch.equal(model.weight, before)
+
+
+def test_what_the_layer_passes_back_may_be_overwritten(generator):
+    model = linear(40, 40, generator, bias=False)
+    plain, ours, theirs = pair(model)
+    for net, optimizer in ((model, ours), (plain, theirs)):
+        x = randn(3, 40, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        hidden = x * 1.0
+        hidden.register_hook(lambda g: g.mul_(5))
+        y = net(hidden)
+        y.square().sum().backward()
+        with torch.no_grad():
+            y.zero_()
+        optimizer.step()
+    assert_same(model, plain)
+
+
+@pytest.mark.bad_input
 def test_a_weight_used_outside_of_its_layer_is_refused(generator):
     model = linear(40, 40, generator)
     capture_factors(model)

@@ -41,6 +41,21 @@ class Record:
     task: int
     passed: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        self._versions: dict[str, int] = {}
+        for name in ("left", "right", "output"):
+            self.keep(name, getattr(self, name))
+
+    def keep(self, name: str, tensor: Tensor | None) -> None:
+        """Keep a tensor whose memory others may have, too."""
+        setattr(self, name, tensor)
+        self._versions[name] = -1 if tensor is None else tensor._version
+
+    def kept(self, name: str) -> Tensor | None:
+        """A tensor, or None if there is none, or somebody has written to it."""
+        tensor: Tensor | None = getattr(self, name)
+        return None if tensor is None or tensor._version != self._versions[name] else tensor
+
 
 class Records:
     """The records of one weight, and a scalar whose gradient says that a backward pass counts.
@@ -112,7 +127,8 @@ def capture_factors(
     rank batch. With it `FlowSGD` takes the exact step in the time the gradient itself would take,
     which is then never formed: `weight.grad` stays None, and `FlowSGD.step` finds the factors.
     Those of several backward passes, or of several uses of a weight, are joined;
-    `FlowSGD.zero_grad` drops them, the `zero_grad` of a module does not. Not in the paper.
+    `FlowSGD.zero_grad` drops them, the `zero_grad` of a module does not. The weight and the inputs
+    of its layer must not be written to before the step, which refuses that. Not in the paper.
 
     What works on gradients does not see factors: clipping, and a `GradScaler`, which is refused.
     Factors are not averaged between processes, so `step` refuses them there. Compiled models are
@@ -251,7 +267,7 @@ class _Passed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         if ctx.use.record is not None and is_exact(g):
-            ctx.use.record.passed = _rows(g)
+            ctx.use.record.keep("passed", _rows(g))
         return g, None
 
 

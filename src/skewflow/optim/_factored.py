@@ -14,7 +14,7 @@ from ..kernels.rotate_factored.reference import LONGEST, generator_of, rotate_fa
 from ._dense import dense_step
 
 if TYPE_CHECKING:  # Triton is imported on use
-    from ..kernels.rotate_factored._launches import Workspace
+    from ..kernels.rotate_factored._launches_triton import Workspace
 
 BREAK_EVEN = {"cpu": (0.25, 0.5), "cuda": (0.25, 0.5)}
 """Largest r / k at which the factored step costs less than the dense one, where 2k >= d and where
@@ -90,7 +90,7 @@ class FactoredStep:
         V: Tensor | None,
         AX: Tensor | None,
     ) -> Bool[Tensor, "n"]:
-        from ..kernels.rotate_factored._launches import Workspace, padded
+        from ..kernels.rotate_factored._launches_triton import Workspace, padded
 
         rank, has_v, has_ax = A.shape[-1], V is not None, AX is not None
         kind = (X.shape, X.device, has_v, has_ax)

@@ -124,6 +124,12 @@ def _check_shapes(weight: Weight, A: Tensor, B: Tensor) -> None:
 def _check_records(weight: Weight, records: Sequence[Record]) -> None:
     if any(record.version != weight.p._version for record in records):
         raise FactorError(CHANGED.format(weight.name))
+    if any(record.kept(side) is None for record in records for side in ("left", "right")):
+        raise FactorError(
+            f"the inputs of the layer of {weight.name}, and the gradients of its outputs, must not "
+            "change between the backward pass and the step, since they are the factors: somebody "
+            "wrote to them. Step first, or give the layer a copy."
+        )
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         size = torch.distributed.get_world_size()
         if size > 1:
@@ -140,11 +146,11 @@ def _joined(weight: Weight, group: dict[str, Any], records: Sequence[Record]) ->
     The output of the layer is X B for a tall weight, what it passes back is A^T X; for a wide one,
     whose transpose is X, the latter is X B.
     """
-    left, right = (_all([getattr(r, side) for r in records]) for side in ("left", "right"))
+    left, right = (_all([r.kept(side) for r in records]) for side in ("left", "right"))
     assert left is not None and right is not None
     one = _oriented(weight, group, left.mT, right.mT)
     exact = left.dtype == right.dtype == weight.p.dtype == one.A.dtype
-    output, passed = (_all([getattr(r, side) for r in records]) for side in ("output", "passed"))
+    output, passed = (_all([r.kept(side) for r in records]) for side in ("output", "passed"))
     if exact and weight.view.wide and passed is not None:
         one.V = passed.mT[None]
     elif exact and not weight.view.wide and output is not None:
