@@ -2,22 +2,23 @@ r"""Factors of a linear layer's gradient, kept instead of the gradient.
 
 For $y = aW^\top$ the gradient of W is $g^\top a$ with the gradient g of y: its factors are what the
 backward pass has at hand, of rank batch, and the products of the step with W are y and the gradient
-$gW$ that is passed back. The hooks hide the weight from autograd during the layer's own forward
-pass, so its gradient is never formed, and let input and output pass through functions that note
-what comes by.
+$gW$ that is passed back. A hook marks the layer's input, and `linear` of a marked input hides the
+weight from autograd, so its gradient is never formed, and lets input and output pass through
+functions that note what comes by.
 """
 
-import weakref
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..geometry.precision import is_exact
+from ._capturing import outside_the_graph
 from .split import split_parameters
 
 
@@ -30,7 +31,6 @@ class Record:
         right: Inputs, (r, columns of the weight).
         output: Inputs times the weight transposed, (r, rows), or None where it was overwritten.
         version: Of the weight, when the layer used it.
-        task: The backward pass that it belongs to.
         passed: `left` times the weight, (r, columns), or None where it was not needed or is coarse.
     """
 
@@ -38,7 +38,6 @@ class Record:
     right: Tensor
     output: Tensor | None
     version: int
-    task: int
     passed: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -57,47 +56,24 @@ class Record:
         return None if tensor is None or tensor._version != self._versions[name] else tensor
 
 
-class Records:
-    """The records of one weight, and a scalar whose gradient says that a backward pass counts.
-
-    A pass that asks only for gradients of other tensors goes through the layer, too, but does not
-    accumulate into the scalar; then its records do not count, as no gradient would have.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        self.done: list[Record] = []
-        self._running: list[Record] = []
-        self.anchor = torch.zeros((), device=weight.device, requires_grad=True)
-        self.anchor.register_post_accumulate_grad_hook(self._finish)  # type: ignore[no-untyped-call]
-
-    def add(self, record: Record) -> None:
-        """Keep a record until its backward pass comes to the scalar."""
-        self._running = [*(r for r in self._running if r.task == record.task), record]
-
-    def _finish(self, anchor: Tensor) -> None:
-        task = torch._C._current_graph_task_id()
-        self.done += [record for record in self._running if record.task == task]
-        self._running = []
-        anchor.grad = None
-
-
-_records: MutableMapping[Tensor, Records] = WeakIdKeyDictionary()
+_records: MutableMapping[Tensor, list[Record]] = WeakIdKeyDictionary()
 """By weight; nothing here keeps a weight alive, and a copy of a model starts with none."""
-
-_running: "weakref.WeakKeyDictionary[nn.Module, _Use]" = weakref.WeakKeyDictionary()
-"""Layers whose forward pass runs with a weight that autograd does not see."""
 
 
 def recorded(weight: Tensor) -> list[Record]:
     """The records of a weight since they were dropped."""
-    return _records[weight].done if weight in _records else []
+    return _records.get(weight, [])
+
+
+def is_anything_recorded() -> bool:
+    """Whether any weight has records; without captures no step need look for any."""
+    return len(_records) > 0
 
 
 def drop(weights: Iterable[Tensor]) -> None:
     """Forget the records of these weights."""
-    for weight in weights:
-        if weight in _records:
-            _records[weight].done = []
+    for weight in weights if is_anything_recorded() else ():
+        _records.pop(weight, None)
 
 
 class Capture:
@@ -130,9 +106,9 @@ def capture_factors(
     `FlowSGD.zero_grad` drops them, the `zero_grad` of a module does not. The weight and the inputs
     of its layer must not be written to before the step, which refuses that. Not in the paper.
 
-    What works on gradients does not see factors: clipping, and a `GradScaler`, which is refused.
-    Factors are not averaged between processes, so `step` refuses them there. Compiled models are
-    refused.
+    What works on gradients does not see factors: hooks of the weight, clipping, and a `GradScaler`,
+    which is refused. Factors are not averaged between processes, so `step` refuses them there.
+    Second derivatives are refused, too. In a compiled model the layers stay outside of the graph.
 
     Args:
         model: The model; its layers get hooks.
@@ -164,8 +140,7 @@ def capture_factors(
     for module in model.modules():
         plain = type(module).forward is nn.Linear.forward
         if plain and isinstance(module, nn.Linear) and module.weight in chosen:
-            handles.append(module.register_forward_pre_hook(_hide, with_kwargs=True))
-            handles.append(module.register_forward_hook(_show, with_kwargs=True, always_call=True))
+            handles.append(module.register_forward_pre_hook(_mark, with_kwargs=True))
     if not handles:
         raise ValueError(
             f"a torch.nn.Linear must have one of the {len(chosen)} orthogonal weights: none has. "
@@ -174,36 +149,43 @@ def capture_factors(
     return Capture(handles)
 
 
-def _hide(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    if torch.compiler.is_compiling():
-        raise RuntimeError(
-            "factors cannot be captured in a compiled model: leave the captured layers out of "
-            "torch.compile, or remove the capture."
-        )
-    assert isinstance(module, nn.Linear)
-    weight, bias = module.weight, module.bias
+def _mark(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    if torch.compiler.is_dynamo_compiling():
+        return outside_the_graph(_mark, module, args, kwargs)
     a = args[0] if args else kwargs.get("input")
-    if not (weight.requires_grad and torch.is_grad_enabled() and isinstance(a, Tensor)):
+    transformed = torch._C._are_functorch_transforms_active()
+    if type(a) not in (Tensor, nn.Parameter) or transformed or not torch.is_grad_enabled():
         return None
-    if weight not in _records:
-        _records[weight] = Records(weight)
-    use = _Use(_records[weight], weight._version, None if bias is None else bias.detach())
-    use.a = _Passed.apply(a, use) if a.requires_grad else a  # type: ignore[no-untyped-call]
-    _running[module] = use
-    weight.requires_grad_(False)
-    return ((use.a, *args[1:]), kwargs) if args else (args, {**kwargs, "input": use.a})
+    marked = a.as_subclass(_Marked)
+    return ((marked, *args[1:]), kwargs) if args else (args, {**kwargs, "input": marked})
 
 
-def _show(module: nn.Module, args: Any, kwargs: Any, y: Any) -> Any:
-    use = _running.pop(module, None)
-    if use is None:
-        return y
-    assert isinstance(module, nn.Linear) and use.a is not None
-    module.weight.requires_grad_(True)
-    a, use.a = use.a, None
-    if not isinstance(y, Tensor):  # the forward pass has failed
-        return y
-    out: Tensor = _Note.apply(y, a.detach(), use.records.anchor, use)  # type: ignore[no-untyped-call]
+class _Marked(Tensor):
+    """The input of a captured layer: a plain tensor to all functions but `linear`.
+
+    So the weight stays as it is for other threads, and other hooks of the layer may change its
+    input, which then forms the gradient, and its output.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function with plain tensors."""
+        if torch.compiler.is_dynamo_compiling():
+            return outside_the_graph(cls.__torch_function__, func, types, args, kwargs)
+        with torch._C.DisableTorchFunctionSubclass():
+            return (_linear if func is linear else func)(*args, **(kwargs or {}))
+
+
+def _linear(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear` that leaves a record; weights that no optimiser can have get their gradient."""
+    if not (isinstance(weight, nn.Parameter) and weight.requires_grad):
+        return linear(a, weight, bias)
+    use = _Use(weight._version, None if bias is None else bias.detach())
+    x = _Passed.apply(a, use) if a.requires_grad else a  # type: ignore[no-untyped-call]
+    y = linear(x, weight.detach(), bias)
+    out: Tensor = _Note.apply(y, a.detach(), weight, use)  # type: ignore[no-untyped-call]
     use.y, use.y_version = out.detach(), out._version
     return out
 
@@ -213,19 +195,15 @@ class _Use:
     """One forward pass of a layer.
 
     Args:
-        records: Where its record goes.
         version: Of the weight.
         bias: Of the layer.
-        a: The input, while the layer runs.
         y: The output, in the memory of the layer's own.
         y_version: Its version: an activation in place overwrites it.
-        record: Of the last backward pass.
+        record: Of the last backward pass, if that counts.
     """
 
-    records: Records
     version: int
     bias: Tensor | None
-    a: Tensor | None = None
     y: Tensor | None = None
     y_version: int = -1
     record: Record | None = None
@@ -238,10 +216,13 @@ class _Use:
 
 
 class _Note(torch.autograd.Function):
-    """The identity, in place, whose backward pass notes the gradient that passes."""
+    """The identity, in place, whose backward pass notes the gradient that passes.
+
+    The weight gets none, but is an input: so the backward pass knows whether it was asked for one.
+    """
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, a: Tensor, anchor: Tensor, use: _Use) -> Tensor:
+    def forward(ctx: Any, y: Tensor, a: Tensor, weight: Tensor, use: _Use) -> Tensor:
         ctx.mark_dirty(y)  # a view of y could not be overwritten by what follows
         ctx.save_for_backward(a)
         ctx.use = use
@@ -249,11 +230,24 @@ class _Note(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (a,), use = ctx.saved_tensors, ctx.use
-        task = torch._C._current_graph_task_id()
-        use.record = Record(_rows(g), _rows(a), use.output(), use.version, task)
-        use.records.add(use.record)
-        return g, None, use.records.anchor.detach(), None
+        (a,), use, leaf = ctx.saved_tensors, ctx.use, ctx.next_functions[2][0]
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "captured layers have first derivatives only: a backward pass has "
+                "create_graph=True. Remove the capture for it."
+            )
+        try:
+            counts = torch._C._will_engine_execute_node(leaf)
+        except RuntimeError as error:  # so says the engine while torch.autograd.grad runs
+            raise RuntimeError(
+                "a captured layer forms no gradient of its weight: torch.autograd.grad asks for "
+                "it. Call `backward()` instead, or remove the capture."
+            ) from error
+        use.record = None
+        if counts:
+            use.record = Record(_rows(g), _rows(a), use.output(), use.version)
+            _records.setdefault(leaf.variable, []).append(use.record)
+        return g, None, None, None
 
 
 class _Passed(torch.autograd.Function):

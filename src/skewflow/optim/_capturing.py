@@ -8,9 +8,9 @@ from torch._compile import _disable_dynamo
 
 
 @_disable_dynamo  # torch.compiler.disable would import the compiler with the package
-def outside_the_graph(step: Callable[..., Any], *args: Any) -> Any:
-    """A step inside a compiled function: the kernels take addresses, which cannot be traced."""
-    return step(*args)
+def outside_the_graph(function: Callable[..., Any], *args: Any) -> Any:
+    """A call inside a compiled function of what cannot be traced, as it reads addresses."""
+    return function(*args)
 
 
 def is_capturing() -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import FactorError, NonFiniteGradientError
 from ..geometry.precision import users_precision
 from ..kernels.update import LARGEST_GRADIENT, Update
-from ._capture import Record, recorded
+from ._capture import Record, is_anything_recorded, recorded
 from ._dense import dense_step
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
 from ._options import check_options
@@ -55,10 +55,13 @@ def gather(
     given = given or {}
     strangers = [p for p in given if p not in weights]
     if strangers:
+        shape = tuple(getattr(strangers[0], "shape", ()))
         raise FactorError(
-            "`factors` must be for parameters of this optimiser: got one of shape "
-            f"{tuple(strangers[0].shape)} that it does not have."
+            "the keys of `factors` must be parameters of this optimiser: got a "
+            f"{type(strangers[0]).__name__} of shape {shape} that it does not have."
         )
+    if not given and not is_anything_recorded():
+        return []
     found = []
     for group in groups:
         for p in group["params"]:
@@ -74,9 +77,8 @@ def gather(
                     "Add them up yourself, or capture all layers that use it."
                 )
             if p in given:
-                A, B = given[p]
-                _check_shapes(weight, A, B)
-                found.append(_oriented(weight, group, A, B))
+                _check_given(weight, given[p])
+                found.append(_oriented(weight, group, *given[p]))
             else:
                 _check_records(weight, records)
                 found.append(_joined(weight, group, records))
@@ -104,8 +106,14 @@ def _check_options(weight: Weight, group: dict[str, Any]) -> None:
         )
 
 
-def _check_shapes(weight: Weight, A: Tensor, B: Tensor) -> None:
-    *batch, rows, columns = weight.view.shape
+def _check_given(weight: Weight, pair: tuple[Tensor, Tensor]) -> None:
+    whole = isinstance(pair, tuple | list) and [isinstance(F, Tensor) for F in pair] == [True, True]
+    if not whole:
+        raise FactorError(
+            f"the factors of {weight.name} must be a pair of tensors (A, B) for its gradient "
+            f"A B^T: got a {type(pair).__name__}."
+        )
+    (A, B), (*batch, rows, columns) = pair, weight.view.shape
     r = A.shape[-1] if A.ndim else 0
     if tuple(A.shape) != (*batch, rows, r) or tuple(B.shape) != (*batch, columns, r) or r < 1:
         raise FactorError(
@@ -114,10 +122,11 @@ def _check_shapes(weight: Weight, A: Tensor, B: Tensor) -> None:
             f"{tuple(A.shape)} and {tuple(B.shape)}. Its gradient is A B^T."
         )
     for F in (A, B):
-        if not F.is_floating_point() or F.device != weight.p.device:
+        dense = F.layout == torch.strided
+        if not (F.is_floating_point() and dense and F.device == weight.p.device):
             raise FactorError(
-                f"the factors of {weight.name} must be real floating-point tensors on "
-                f"{weight.p.device}: got {F.dtype} on {F.device}."
+                f"the factors of {weight.name} must be dense tensors of real floating-point "
+                f"numbers on {weight.p.device}: got {F.dtype}, {F.layout}, on {F.device}."
             )
 
 
@@ -148,6 +157,8 @@ def _joined(weight: Weight, group: dict[str, Any], records: Sequence[Record]) ->
     """
     left, right = (_all([r.kept(side) for r in records]) for side in ("left", "right"))
     assert left is not None and right is not None
+    if not len(left):  # of an empty batch the gradient is zero, and momentum goes on
+        return _oriented(weight, group, *(F.new_zeros(F.shape[1], 1) for F in (left, right)))
     one = _oriented(weight, group, left.mT, right.mT)
     exact = left.dtype == right.dtype == weight.p.dtype == one.A.dtype
     output, passed = (_all([r.kept(side) for r in records]) for side in ("output", "passed"))
@@ -205,15 +216,16 @@ class FactoredSteps:
                 )
             if is_decided_on_device(one.A):
                 continue
-            if not _is_usable(one) and one.group["nonfinite"] == "raise":
+            usable = _is_usable(one)
+            if not usable and one.group["nonfinite"] == "raise":
                 raise NonFiniteGradientError(
-                    f"the factors of {one.weight.name} must be finite, and their product below "
-                    f"{LARGEST_GRADIENT[one.A.dtype]:.0e}, where products overflow: they are not. "
-                    "Nothing was changed; lower the learning rate, or look for the overflow in the "
-                    'model; nonfinite="skip" leaves such weights out.'
+                    f"the factors of {one.weight.name}, and their product, must be finite and "
+                    f"below {LARGEST_GRADIENT[one.A.dtype]:.0e}, where squares overflow: they are "
+                    "not. Nothing was changed; lower the learning rate, or look for the overflow "
+                    'in the model; nonfinite="skip" leaves such weights out.'
                 )
             X = one.weight.view(one.weight.p.detach())
-            if one.V is not None and _is_usable(one) and not self._step.fits(X, one.B, one.V):
+            if usable and one.V is not None and not self._step.fits(X, one.B, one.V):
                 raise FactorError(CHANGED.format(one.weight.name))
 
     def step(
@@ -263,9 +275,10 @@ class FactoredSteps:
 
 
 def _is_usable(one: Factored) -> bool:
-    """Whether the entries of the product are certain not to overflow."""
-    largest = float(one.A.abs().max()) * float(one.B.abs().max()) * one.A.shape[-1]
-    return largest <= LARGEST_GRADIENT[one.A.dtype]  # which NaN is not
+    """Whether the entries of the factors and of their product are certain to have squares."""
+    a, b = float(one.A.abs().max()), float(one.B.abs().max())
+    most = LARGEST_GRADIENT[one.A.dtype]
+    return all(x <= most for x in (a, b, a * b * one.A.shape[-1]))  # which NaN is not
 
 
 def _with_momentum(
@@ -294,8 +307,8 @@ def _with_momentum(
         kept.append(joined)
     left, right = kept
     if update.nesterov:  # G + mu M
-        left = left * mu
-        left[:, :, 0] *= (1 + mu) / mu
+        newest, left = left[:, :, 0], mu * left
+        left[:, :, 0] += newest
     return torch.where(finite, left, 0).flatten(2), right.flatten(2)
 
 

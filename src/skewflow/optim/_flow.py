@@ -103,8 +103,8 @@ class Flow(torch.optim.Optimizer, ABC):
                 "a CUDA graph holds the steps of one device: this optimiser has parameters on "
                 f"{', '.join(map(str, self._replayed))}. Make an optimiser for each."
             )
+        factored = self._gather(factors)  # first, since a plan makes momentum for gradients
         plans = [self._plan(group) for group in self.param_groups]
-        factored = self._gather(factors)
         for plan in plans:
             if plan.lots or plan.rest:
                 with torch.no_grad():
