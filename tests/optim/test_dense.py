@@ -124,3 +124,14 @@ def test_gradients_of_low_rank_and_normal_ones_stay_on_the_manifold_at_any_lengt
     for D in (low, X, X @ low[:, :k], 100 * X + low):
         error = orthogonality_error(dense_step(X, D, lr, retraction))
         assert error / k**0.5 < (1e-6 if dtype == torch.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("retraction", ["exp", "polar", "cayley"])
+@pytest.mark.parametrize("d, k", [(12, 12), (12, 4)])
+def test_a_gradient_that_almost_vanishes_has_a_step_at_any_learning_rate(
+    d, k, retraction, generator
+):
+    X = random_stiefel(d, k, batch=(1,), generator=generator, dtype=torch.float32)
+    for size in (0.0, 1e-44, 1e-38):
+        D = size * randn(1, d, k, generator=generator, dtype=torch.float32)
+        assert orthogonality_error(dense_step(X, D, 1e300, retraction)) / k**0.5 < 1e-6

@@ -49,10 +49,9 @@ def dense_step(
         if retraction == "exp":
             return _turned(X, omega, lr)
     with full_precision():
-        norm = frobenius(omega)
-        angle = (LARGEST_ANGLE[X.dtype] / norm).clamp(max=lr)
-        A = omega * (-angle).to(X.dtype)[:, None, None]
-        Y = cayley(torch.where(norm[:, None, None] > 0, A, 0)) @ X
+        U, norm = _normalised(omega)
+        angle = (lr * norm).clamp(max=LARGEST_ANGLE[X.dtype])
+        Y = cayley(U * -angle.to(X.dtype)[:, None, None]) @ X
         polish_(Y)  # a large angle costs digits
         return Y
 
