@@ -1,5 +1,7 @@
 """Factored rotations: the reference against scipy, the CUDA kernels against the reference."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from skewflow.kernels.rotate_factored.reference import (
     num_rounds,
     rotate_factored,
 )
+from skewflow.optim._factored import FactoredStep
 from skewflow.optim._guard import polish_
 
 pytest.importorskip("triton")
@@ -125,3 +128,15 @@ def test_products_with_another_point_leave_theirs_alone(generator, device):
     workspace, Y = Workspace(X, 4, has_v=True, has_ax=False), X.clone()
     assert workspace(Y, A, B, 0.1, V, None, 7, 1e-5).tolist() == [True, False]
     assert torch.equal(X[1], Y[1]) and not torch.equal(X[0], Y[0])
+
+
+def test_the_memory_of_a_captured_step_outlives_steps_of_other_ranks(
+    generator, device, monkeypatch
+):
+    step, kept = FactoredStep(), []
+    for rank, captured in ((4, False), (20, True), (4, False)):
+        X, A, B = (t.to(device) for t in factors(1, 40, 40, rank, generator, torch.float32))
+        monkeypatch.setattr("skewflow.optim._factored.is_capturing", lambda value=captured: value)
+        step._on_device(X, A, B, 0.1, None, None)
+        kept.append(weakref.ref(next(iter(step._workspaces.values()))))
+    assert [workspace() is not None for workspace in kept] == [False, True, True]

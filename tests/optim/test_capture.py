@@ -415,5 +415,6 @@ def test_factors_of_several_processes_are_refused(generator, monkeypatch):
     model(randn(3, 40, generator=generator)).pow(3).sum().backward()
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    model.weight.grad = torch.zeros_like(model.weight)  # as DistributedDataParallel does
     with pytest.raises(FactorError, match="not exchanged between processes: there are 2"):
         optimizer.step()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..geometry.precision import full_precision, is_exact
 from ..kernels.rotate_factored.reference import LONGEST, generator_of, rotate_factored
+from ._capturing import is_capturing
 from ._dense import dense_step
 
 if TYPE_CHECKING:  # Triton is imported on use
@@ -35,6 +36,7 @@ class FactoredStep:
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[object, ...], Workspace] = {}
+        self._captured: set[Workspace] = set()
         self._calls = 0
 
     def __call__(
@@ -98,6 +100,8 @@ class FactoredStep:
         if workspace is None or workspace.size != padded(rank):
             workspace = Workspace(X, rank, has_v=has_v, has_ax=has_ax)
             self._workspaces[kind] = workspace
+        if is_capturing():  # the graph knows the memory by its address
+            self._captured.add(workspace)
         return workspace(X, A, B, lr, V, AX, self._calls % X.shape[1], _tolerance(X))
 
 

@@ -70,6 +70,8 @@ def gather(
                 continue
             weight.check_shape()
             _check_options(weight, group)
+            if records:
+                _refuse_processes(weight)  # first: DistributedDataParallel makes gradients of zeros
             if p.grad is not None or (p in given and records):
                 raise FactorError(
                     f"{weight.name} must have one source of its gradient: it has factors and "
@@ -139,6 +141,9 @@ def _check_records(weight: Weight, records: Sequence[Record]) -> None:
             "change between the backward pass and the step, since they are the factors: somebody "
             "wrote to them. Step first, or give the layer a copy."
         )
+
+
+def _refuse_processes(weight: Weight) -> None:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         size = torch.distributed.get_world_size()
         if size > 1:
