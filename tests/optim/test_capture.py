@@ -226,9 +226,22 @@ def test_the_products_of_a_layer_are_used(sizes, generator, monkeypatch):
     ((_, A, B, _, V, AX),) = seen
     X = before if sizes[1] >= sizes[0] else before.mT
     assert_close("V", (X @ B[0]), V[0])
-    assert (AX is None) == (sizes[1] < sizes[0])  # of a wide weight it would need the bias
+    assert (AX is None) == (sizes[1] < sizes[0])  # of a wide weight the output is not kept
     if AX is not None:
         assert_close("AX", A[0].mT @ X, AX[0])
+
+
+@pytest.mark.parametrize("bias, size", [(1.0, 1e-4), (1e4, 1.0)])
+def test_a_large_bias_costs_no_digits(bias, size, generator):
+    model = OrthogonalLinear(40, 40)
+    orthogonal_(model.weight, generator=generator)
+    nn.init.constant_(model.bias, bias)
+    plain, ours, theirs = pair(model)
+    x = size * randn(3, 40, generator=generator, dtype=torch.float32)
+    for net, optimizer in ((model, ours), (plain, theirs)):
+        net(x).pow(3).sum().div(3 * size * bias**2).backward()
+        optimizer.step()
+    assert_close("weight", plain.weight.detach(), model.weight.detach(), torch.float32)
 
 
 def test_products_of_low_precision_are_not_used(generator):

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..geometry.precision import is_exact
+from ..geometry.retractions import HALVES
 from ._capturing import outside_the_graph
 from .split import split_parameters
 
@@ -29,7 +30,8 @@ class Record:
     Args:
         left: Gradients of the outputs, (r, rows of the weight).
         right: Inputs, (r, columns of the weight).
-        output: Inputs times the weight transposed, (r, rows), or None where it was overwritten.
+        output: Inputs times the weight transposed, (r, rows), or None where it was overwritten, or
+            a step has no use for it.
         version: Of the weight, when the layer used it.
         passed: `left` times the weight, (r, columns), or None where it was not needed or is coarse.
     """
@@ -182,11 +184,15 @@ def _linear(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`linear` that leaves a record; weights that no optimiser can have get their gradient."""
     if not (isinstance(weight, nn.Parameter) and weight.requires_grad):
         return linear(a, weight, bias)
-    use = _Use(weight._version, None if bias is None else bias.detach())
+    use, wide = _Use(weight._version), weight.shape[0] < weight.shape[1]
     x = _Passed.apply(a, use) if a.requires_grad else a  # type: ignore[no-untyped-call]
-    y = linear(x, weight.detach(), bias)
+    useless = wide or weight.dtype in HALVES or torch.is_autocast_enabled(a.device.type)
+    y = product = linear(x, weight.detach(), bias if useless else None)
+    if bias is not None and not useless:
+        y = product + bias  # apart, since a small product loses its digits to a large bias
     out: Tensor = _Note.apply(y, a.detach(), weight, use)  # type: ignore[no-untyped-call]
-    use.y, use.y_version = out.detach(), out._version
+    if not useless:
+        use.product, use.product_version = product.detach(), product._version
     return out
 
 
@@ -196,23 +202,21 @@ class _Use:
 
     Args:
         version: Of the weight.
-        bias: Of the layer.
-        y: The output, in the memory of the layer's own.
-        y_version: Its version: an activation in place overwrites it.
+        product: The output without the bias, or None where a step has no use for it.
+        product_version: Its version: without a bias an activation in place overwrites it.
         record: Of the last backward pass, if that counts.
     """
 
     version: int
-    bias: Tensor | None
-    y: Tensor | None = None
-    y_version: int = -1
+    product: Tensor | None = None
+    product_version: int = -1
     record: Record | None = None
 
     def output(self) -> Tensor | None:
         """The output without the bias, (r, rows)."""
-        if self.y is None or self.y._version != self.y_version:
+        if self.product is None or self.product._version != self.product_version:
             return None
-        return _rows(self.y if self.bias is None else self.y - self.bias)
+        return _rows(self.product)
 
 
 class _Note(torch.autograd.Function):

@@ -157,8 +157,8 @@ def _refuse_processes(weight: Weight) -> None:
 def _joined(weight: Weight, group: dict[str, Any], records: Sequence[Record]) -> Factored:
     """The factors of all uses of a layer, and the products that it has computed.
 
-    The output of the layer is X B for a tall weight, what it passes back is A^T X; for a wide one,
-    whose transpose is X, the latter is X B.
+    The output of the layer, before its bias, is X B for a tall weight, what it passes back is
+    A^T X; for a wide one, whose transpose is X, the latter is X B.
     """
     left, right = (_all([r.kept(side) for r in records]) for side in ("left", "right"))
     assert left is not None and right is not None
