@@ -89,14 +89,15 @@ def test_micro_batches_and_repeated_uses_are_joined(generator):
     assert_same(model, plain)
 
 
+@pytest.mark.parametrize("passed", [False, True])
 @pytest.mark.parametrize("sizes", [(40, 40), (40, 60), (60, 40)], ids=str)
-def test_an_empty_batch_has_a_gradient_of_zeros(sizes, generator):
+def test_an_empty_batch_has_a_gradient_of_zeros(sizes, passed, generator):
     model = linear(*sizes, generator)
     plain, ours, theirs = pair(model, momentum=0.9)
     for net, optimizer in ((model, ours), (plain, theirs)):
         for batch in (0, 1, 0):  # the last step goes on along the momentum
             x = randn(batch, sizes[0], generator=torch.Generator().manual_seed(3))
-            net(x).pow(3).sum().backward()
+            net(x.requires_grad_(passed)).pow(3).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
     assert_same(model, plain)

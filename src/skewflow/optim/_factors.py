@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from ..errors import FactorError, NonFiniteGradientError
-from ..geometry.precision import users_precision
+from ..geometry.precision import is_exact, users_precision
 from ..kernels.update import LARGEST_GRADIENT, Update
 from ._capture import Record, is_anything_recorded, recorded
+from ._capturing import is_capturing
 from ._dense import dense_step
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
 from ._options import check_options
 from ._weights import Weight
+from ._window import tangent_factors, with_momentum
 
 Factors = Mapping[Tensor, tuple[Tensor, Tensor]]
 """For each weight the two factors of its gradient, A B^T."""
@@ -212,8 +214,7 @@ class FactoredSteps:
                 "weight between the forward pass and the step."
             )
         for one in ones:
-            state = states.get(one.weight.p, {})
-            if one.group["momentum"] > 0 and "momentum_buffer" in state:
+            if one.group["momentum"] > 0 and _has_moved(states.get(one.weight.p, {})):
                 raise FactorError(
                     f"{one.weight.name} must be stepped either by gradients or by factors when "
                     f"there is momentum: its momentum is that of gradients. Make a new optimiser, "
@@ -254,8 +255,10 @@ class FactoredSteps:
             A, AX = -A, None if AX is None else -AX
         finite = torch.ones((), dtype=torch.bool, device=X.device)
         if update.momentum > 0:
-            finite = torch.isfinite(A).all() & torch.isfinite(B).all()
-            A, B = _with_momentum(state, A, B, update, one.group["factor_window"], finite)
+            state.pop("momentum_buffer", None)  # of zeros, as `check` has seen
+            known = (V, AX) if is_exact(X) and not late else ()  # late ones are not yet checked
+            tangent, window = tangent_factors(X, A, B, *known), one.group["factor_window"]
+            A, B, finite = with_momentum(state, (A, B), tangent, update, window)
             V = AX = None
         if is_worth_it(A.shape[-1], weight.d, X.shape[-1], X.device):
             finite = finite & self._step(X, A, B, update.lr, V, AX).all()
@@ -286,42 +289,10 @@ def _is_usable(one: Factored) -> bool:
     return all(x <= most for x in (a, b, a * b * one.A.shape[-1]))  # which NaN is not
 
 
-def _with_momentum(
-    state: dict[str, Any], A: Tensor, B: Tensor, update: Update, window: int, finite: Tensor
-) -> tuple[Tensor, Tensor]:
-    r"""Factors of the direction: those of the last steps side by side, in the state from now on.
+def _has_moved(state: dict[str, Any]) -> bool:
+    """Whether there is momentum of gradients; a first step that failed has left zeros.
 
-    $M = \sum_{s < w} \mu^s A_{t-s}B_{t-s}^\top$. The steps of smaller rank end in zeros, so that a
-    CUDA graph, which knows only one shape, can go on with the same memory. Where the new factors
-    are not finite nothing is added to the state, and the direction is zero.
+    It waits for the device, which the capture of a CUDA graph cannot.
     """
-    mu, kept = update.momentum, []
-    for key, new in (("factors_a", A), ("factors_b", B)):
-        n, rows, r = new.shape
-        old = state.get(key)
-        if old is None:
-            old = new.new_zeros(n, rows, window, r)
-        old = _resized(old.to(new), window, max(r, old.shape[-1]))
-        head = _resized(new[:, :, None], 1, old.shape[-1])
-        tail = old[:, :, :-1] * mu if key == "factors_a" else old[:, :, :-1]
-        joined = torch.where(finite, torch.cat([head, tail], dim=2), old)
-        if key in state and state[key].shape == joined.shape and state[key].dtype == joined.dtype:
-            state[key].copy_(joined)
-        else:
-            state[key] = joined
-        kept.append(joined)
-    left, right = kept
-    if update.nesterov:  # G + mu M
-        newest, left = left[:, :, 0], mu * left
-        left[:, :, 0] += newest
-    return torch.where(finite, left, 0).flatten(2), right.flatten(2)
-
-
-def _resized(F: Tensor, window: int, rank: int) -> Tensor:
-    """Factors (n, rows, w, r) for another number of steps, or a larger rank."""
-    n, rows, w, r = F.shape
-    if (w, r) == (window, rank):
-        return F
-    out = F.new_zeros(n, rows, window, rank)
-    out[:, :, : min(w, window), :r] = F[:, :, :window]
-    return out
+    buffer = state.get("momentum_buffer")
+    return buffer is not None and (is_capturing() or bool(buffer.any()))

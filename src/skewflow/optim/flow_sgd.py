@@ -46,10 +46,14 @@ class FlowSGD(Flow):
             gradient once more, before the step.
         foreach: False launches the CUDA kernels, and takes exact steps, once for each parameter
             instead of once for all of one shape.
-        factor_window: Steps that the momentum of factors remembers, see `step`: their sum
-            $\sum_{s<w} \mu^s A_{t-s}B_{t-s}^\top$ is exact, older ones are forgotten, and the rank
-            of a step grows to w times that of the factors. So the momentum reaches
-            $1 - \mu^w$ of its length.
+        factor_window: Steps w that the momentum of factors remembers, see `step`. The direction is
+            $A_tB_t^\top + \sum_{0<s<w} \mu^s T_{t-s}$ with the exact tangent part T of an old
+            gradient at the point where it was measured, and reaches $1 - \mu^w$ of its length. T
+            has twice the rank of its gradient, so a step grows to 2w - 1 times that of the factors.
+            The momentum of gradients projects all of its past at every point: a window as long as
+            the run differs from it in the second order of the way the point has gone. A shorter one
+            bears shorter steps: with $\mu = 0.9$ lr times the curvature must stay below 0.40 for
+            w = 4, below 2.8 for w = 32, and below 3.8 without a window.
 
     Example:
         >>> from skewflow.nn import orthogonal_

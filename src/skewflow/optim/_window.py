@@ -1,0 +1,91 @@
+"""The momentum of factored steps: factors of the last gradients' tangent parts, side by side."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..geometry.precision import full_precision
+from ..kernels.update import Update
+from ._capturing import is_capturing
+
+
+def with_momentum(
+    state: dict[str, Any],
+    new: tuple[Tensor, Tensor],
+    tangent: tuple[Tensor, Tensor],
+    update: Update,
+    window: int,
+) -> tuple[Float[Tensor, "n d R"], Float[Tensor, "n k R"], Bool[Tensor, ""]]:
+    r"""Factors of the direction $A_tB_t^\top + \sum_{0<s<w} \mu^s T_{t-s}$, or of Nesterov's.
+
+    T is the tangent part of an old gradient at the point where it was measured. The state gets the
+    new one, and forgets the oldest; it holds no more columns than its steps have. In a CUDA graph,
+    which knows only one shape, all steps of the window must therefore be of one rank: on CUDA the
+    window begins full, with zeros.
+
+    Args:
+        state: Of the weight.
+        new: Factors of the gradient.
+        tangent: Factors of its tangent part, from `tangent_factors`.
+        update: The numbers of the step.
+        window: The steps w that are added up, this one among them.
+
+    Returns:
+        Both factors, and whether the new ones are finite: if not, the direction is zero, and
+        nothing is added to the state.
+    """
+    mu, rank = update.momentum, tangent[0].shape[-1]
+    late = new[0].device.type == "cuda"
+    before: list[int] = state.get("factor_ranks", [rank] * (window - 1) if late else [])
+    ranks = [rank, *before][: window - 1]
+    if is_capturing() and ranks != before:
+        raise RuntimeError(
+            "the factors of a step that is captured in a CUDA graph must have the rank of those "
+            f"in the momentum: got {rank // 2} after {[r // 2 for r in before]}. Take "
+            f"factor_window - 1 = {window - 1} such steps before the capture."
+        )
+    finite = torch.isfinite(tangent[0]).all() & torch.isfinite(tangent[1]).all()
+    first, later = (1 + mu, mu * mu) if update.nesterov else (1.0, mu)
+    direction = []
+    for key, F, T, once, then, decay in (
+        ("factors_a", new[0], tangent[0], first, later, mu),
+        ("factors_b", new[1], tangent[1], 1.0, 1.0, 1.0),
+    ):
+        old: Tensor = state[key].to(F) if key in state else F.new_zeros(*F.shape[:2], sum(before))
+        past = old[..., : sum(before[: window - 1])]
+        direction.append(torch.where(finite, torch.cat([once * F, then * past], dim=-1), 0))
+        moved = torch.cat([T, decay * past], dim=-1)
+        stays = old if ranks == before else torch.cat([torch.zeros_like(T), past], dim=-1)
+        kept = torch.where(finite, moved[..., : sum(ranks)], stays[..., : sum(ranks)])
+        if key in state and old is state[key] and ranks == before:
+            old.copy_(kept)  # a graph knows the memory by its address
+        else:
+            state[key] = kept
+    state["factor_ranks"] = ranks
+    return direction[0], direction[1], finite
+
+
+def tangent_factors(
+    X: Float[Tensor, "n d k"],
+    A: Float[Tensor, "n d r"],
+    B: Float[Tensor, "n k r"],
+    V: Float[Tensor, "n d r"] | None = None,
+    AX: Float[Tensor, "n r k"] | None = None,
+) -> tuple[Float[Tensor, "n d 2r"], Float[Tensor, "n k 2r"]]:
+    r"""Factors of $AB^\top - X\,\mathrm{sym}(X^\top AB^\top)$, which has twice the rank.
+
+    With $P = X^\top A$ and $V = XB$ it is $(A - \frac12 XP)B^\top - \frac12 VP^\top$.
+
+    Args:
+        X: Points.
+        A: Left factors.
+        B: Right factors.
+        V: The products X B, if they are known.
+        AX: The products $A^\top X$, likewise.
+    """
+    with full_precision():
+        V = X @ B if V is None else V
+        P = X.mT @ A if AX is None else AX.mT
+        return torch.cat([A - X @ P / 2, V / -2], dim=-1), torch.cat([B, P], dim=-1)
