@@ -33,7 +33,7 @@ def test_large_blocks_step_as_the_reference(d, s, columns, generator, device):
     [(127, 1, 127, 0), (140, 2, 70, 1), (97, 35, 97, 1), (128, 64, 128, 0), (193, 70, 100, 1)],
 )
 def test_large_blocks_of_odd_shapes(d, k, s, reload, generator, device):
-    case = Case(d, k, generator, device)
+    case = Case(d, k, generator, device, momentum=0.9)
     case.check(plan_blocks, step_blocks, (3,), s, splits=2, apply_splits=2, reload=reload)
 
 
@@ -47,17 +47,20 @@ def test_many_large_blocks_in_low_precision(generator, device):
     "s, norm", [(65, 1e-5), (91, 0.1), (91, 0.99), (128, 1.01), (91, 300.0), (128, 1000.0)]
 )
 def test_large_blocks_turn_by_any_angle(s, norm, generator, device):
-    case = Case(s, 8, generator, device)
-    before, G = case.Xs[0].double(), case.Gs[0].double()
-    update = replace(case.update, lr=norm * 2**0.5 / float((G @ before.mT - before @ G.mT).norm()))
+    case = Case(s, 8, generator, device, momentum=0.5)
+    before, G, M = case.Xs[0].double(), case.Gs[0].double(), case.Ms[0].double()
+    D = 0.5 * M + G
+    update = replace(case.update, lr=norm * 2**0.5 / float((D @ before.mT - before @ D.mT).norm()))
     time, once = torch.tensor(0, device=device), replace(update, stream=case.streams[0])
-    expected, _ = step_blocks(before, G, None, time, once, s)
+    expected, turned = step_blocks(before, G, M, time, once, s)
     launches = plan_blocks(case.operands(), update, s)
     launches(update)
     X, terms = case.Xs[0].double(), launches.kept[0].item()
     assert terms == 1 if norm > 1 else 2 <= terms <= 14
     # An angle of many turns is known to its own rounding only.
-    assert_close("X", expected.cpu(), X.cpu(), torch.float32, factor=0.05 * max(1, norm / 10))
+    factor = 0.05 * max(1, norm / 10)
+    assert_close("X", expected.cpu(), X.cpu(), torch.float32, factor=factor)
+    assert_close("M", turned.cpu(), case.Ms[0].cpu(), torch.float32, factor=factor)
     assert_close("X^T X", (before.mT @ before).cpu(), (X.mT @ X).cpu(), torch.float32, factor=0.05)
 
 
@@ -120,15 +123,18 @@ def test_parameters_of_large_blocks_that_are_not_live_stay_as_they_are(generator
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("bad", [float("nan"), -float("inf"), 1e38])
 def test_a_product_of_large_blocks_that_is_not_finite_turns_nothing(bad, generator, device):
-    case = Case(150, 4, generator, device, num=2)
+    case = Case(150, 4, generator, device, num=2, momentum=0.9)
     case.Gs[1][0, 3, 2] = bad
-    before = case.Xs[1].clone()
+    before, advanced = case.Xs[1].clone(), 0.9 * case.Ms[1] + case.Gs[1]
+    if not math.isfinite(bad):
+        advanced[0, 3, 2] = case.Ms[1][0, 3, 2]
     plan_blocks(case.operands(), case.update, 75)(case.update)
     if device == "cuda":
         torch.cuda.synchronize()
     assert case.flags.tolist() == [1, 0, 1]
     stayed = (case.Xs[1] == before).all(dim=-1)[0]
     assert stayed[3] and stayed.sum() == 75  # the block of row 3, not the other
+    assert_close("M", advanced[0, stayed].cpu(), case.Ms[1][0, stayed].cpu(), torch.float32)
     for X in case.Xs:
         assert_close("X^T X", torch.eye(4)[None], (X.mT @ X).cpu(), torch.float32)
 
@@ -136,10 +142,10 @@ def test_a_product_of_large_blocks_that_is_not_finite_turns_nothing(bad, generat
 def test_two_steps_of_large_blocks_give_the_same_bits(device):
     runs = []
     for _ in range(2):
-        case = Case(100, 33, torch.Generator().manual_seed(1), device)
+        case = Case(100, 33, torch.Generator().manual_seed(1), device, momentum=0.9)
         plan_blocks(case.operands(4), case.update, 100, splits=2)(case.update)
         plan_blocks(case.operands(5), case.update, 100, splits=2)(replace(case.update, lr=0.1))
-        runs.append(case.Xs)
+        runs.append(case.Xs + case.Ms)
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 

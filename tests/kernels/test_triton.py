@@ -336,12 +336,21 @@ def test_a_gradient_that_is_not_finite_is_reported_and_touches_nothing(
 ):
     case = Case(10, 4, generator, device, num=2, columns=columns, momentum=0.9)
     case.Gs[1][0, 3, 2] = bad
-    row, momentum = case.Xs[1][0, 3].clone(), case.Ms[1][0, 3, 2].clone()
+    before, row, momentum = (
+        case.Xs[1].clone(),
+        case.Xs[1][0, 3].clone(),
+        case.Ms[1][0, 3, 2].clone(),
+    )
+    advanced = 0.9 * case.Ms[1] + case.Gs[1]
+    advanced[0, 3, 2] = momentum
     plan(case.operands(), case.update, *args, **tuning)(case.update)
     if device == "cuda":
         torch.cuda.synchronize()
     assert case.flags.tolist() == [1, 0, 1]
     assert torch.equal(case.Xs[1][0, 3], row) and torch.equal(case.Ms[1][0, 3, 2], momentum)
+    stayed = (case.Xs[1] == before).all(dim=-1)
+    assert stayed.sum() >= 2  # the block of the bad entry, or blocks that one program turns
+    assert_close("M", advanced[stayed].cpu(), case.Ms[1][stayed].cpu(), torch.float32)
     for X in case.Xs:
         assert_close("X^T X", torch.eye(4)[None], (X.mT @ X).cpu(), torch.float32)
     assert all(bool(torch.isfinite(M).all()) for M in case.Ms)

@@ -134,20 +134,21 @@ def test_other_retractions_stay_orthogonal_and_agree_to_second_order(
     assert errors[0] / errors[1] > 3.5  # second order or better
 
 
-def test_momentum_and_nesterov_are_those_of_torch_sgd(generator):
-    for nesterov in (False, True):
-        p = weight((6, 6), generator)
-        q = nn.Parameter(p.detach().clone())
-        ours = FlowSGD([p], lr=0.1, momentum=0.9, nesterov=nesterov, block_size=2)
-        theirs = torch.optim.SGD([q], lr=0.0, momentum=0.9, nesterov=nesterov)
-        for _ in range(4):
-            set_gradient(p, generator)
-            q.grad = p.grad.clone()
-            ours.step()
-            theirs.step()
-            assert_close(
-                "momentum", theirs.state[q]["momentum_buffer"], ours.state[p]["momentum_buffer"]
-            )
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("s", [2, 3])
+def test_the_momentum_is_that_of_torch_sgd_turned_with_its_rows(s, nesterov, generator):
+    p = weight((6, 4), generator)
+    optimizer = FlowSGD([p], lr=0.1, momentum=0.9, nesterov=nesterov, block_size=s)
+    M = torch.zeros_like(p)
+    for step in range(4):
+        set_gradient(p, generator)
+        X, M = p.detach().clone(), 0.9 * M + p.grad
+        D = p.grad + 0.9 * M if nesterov else M
+        R = scipy_expm(-0.1 * estimate(X, D, s, 0, step))
+        X, M = R @ X, R @ M
+        optimizer.step()
+        assert_close("X", X, p.detach())
+        assert_close("momentum", M, optimizer.state[p]["momentum_buffer"])
 
 
 def test_maximize_turns_the_step_round(generator):
@@ -222,11 +223,12 @@ def run(make, steps, generator, resume_at=None, tmp_path=None, shape=(9, 5), dty
 
 MAKERS = {
     "pairs": lambda ps: FlowSGD(ps, lr=0.1, block_size=2),
+    "pairs-momentum": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size=2),
     "blocks-momentum": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size=3),
     "dense": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, nesterov=True, block_size="dense"),
     "guarded": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, guard_every=2),
     "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler="round_robin"),
-    "h_regular": lambda ps: FlowSGD(ps, lr=0.01, block_size=3, sampler="h_regular"),
+    "h_regular": lambda ps: FlowSGD(ps, lr=0.01, momentum=0.9, block_size=3, sampler="h_regular"),
     "object": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=RoundRobin()),
     "heavy": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="heavy_matchings"),
     "optimal": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="optimal"),
@@ -529,16 +531,19 @@ def test_what_was_changed_behind_its_back_is_noticed(generator):
 def test_the_momentum_moves_where_the_memory_has_no_such_view(block_size, generator):
     p = weight((8, 4, 3, 3), generator)
     optimizer = FlowSGD([p], lr=0.01, momentum=0.9, block_size=block_size)
-    p.data = p.data.to(memory_format=torch.channels_last)  # after the view was chosen
-    expected = torch.zeros_like(p)
     view = MatrixView.of(p)
-    for _ in range(3):
+    p.data = p.data.to(memory_format=torch.channels_last)  # after the view was chosen
+    expected = torch.zeros_like(view(p.detach()))
+    for step in range(3):
         set_gradient(p, generator)
-        expected = 0.9 * expected + p.grad
+        X, expected = view(p.detach()).clone(), 0.9 * expected + view(p.grad)
         if block_size == "dense":
-            expected = view.restore(tangent_project(view(p.detach()), view(expected)))
+            expected = tangent_project(X, expected)
+        else:
+            R = scipy_expm(-0.01 * estimate(X[0], expected[0], block_size, 0, step))
+            expected = R @ expected
         optimizer.step()
-    assert_close("momentum", expected, optimizer.state[p]["momentum_buffer"])
+    assert_close("momentum", expected, view(optimizer.state[p]["momentum_buffer"]))
     assert check_stiefel(as_matrices(p.detach()))
 
 

@@ -63,3 +63,19 @@ def direction(
         return G, None
     M = update.momentum * M + G.to(M.dtype)
     return (G + update.momentum * M if update.nesterov else M), M
+
+
+def beside(X: Float[Tensor, "*n k"], M: Float[Tensor, "*n k"] | None) -> Float[Tensor, "*n K"]:
+    """The points and their momentum as one matrix, whose rows a rotation turns together.
+
+    The normal part X N of a gradient, N symmetric, gives no force at X. Turned with X it stays
+    normal, (R X) N; left where it was, it would hold the moving point back.
+    """
+    return X if M is None else torch.cat([X, M], dim=-1)
+
+
+def apart(
+    XM: Float[Tensor, "*n K"], k: int
+) -> tuple[Float[Tensor, "*n k"], Float[Tensor, "*n k"] | None]:
+    """The inverse of `beside` for points of k columns."""
+    return XM[..., :k], (XM[..., k:] if XM.shape[-1] > k else None)

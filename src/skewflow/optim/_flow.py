@@ -12,7 +12,7 @@ from torch import Tensor
 from ..geometry.matrices import MatrixView
 from ..kernels._dispatch import step_
 from ..kernels.row_moments.reference import row_moments
-from ..kernels.update import Update, direction
+from ..kernels.update import Update
 from ..samplers import Sampler
 from ._capture import drop
 from ._capturing import is_capturing, outside_the_graph
@@ -216,11 +216,9 @@ class Flow(torch.optim.Optimizer, ABC):
         if group["sampler"] == "uniform":
             step_(X, G, M, steps, update, size, w)
         else:
-            D, new = direction(G.to(X.dtype), M, update)
-            if M is not None and new is not None:
-                M.copy_(new)
             samplers = samplers_of(state, group, weight, size)
-            sampled_step_(X, D, update, samplers, generator_of(state, weight, update.seed), w)
+            generator = generator_of(state, weight, update.seed)
+            sampled_step_(X, G, M, update, samplers, generator, w)
         if M is not None and M.data_ptr() != state["momentum_buffer"].data_ptr():
             state["momentum_buffer"].copy_(weight.view.restore(M))  # M was a copy
         self._store(weight, X)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels.permutation.reference import make_key, scalar
 from ..kernels.rotate_blocks.reference import divide_blocks, rotate_blocks
-from ..kernels.update import Update
+from ..kernels.update import Update, apart, beside, direction
 from ..samplers import Sampler
 from ..tournaments.edge_weights import EdgeWeights
 from ._options import make_sampler
@@ -18,23 +18,30 @@ from ._weights import Weight
 
 def sampled_step_(
     X: Float[Tensor, "n d k"],
-    D: Float[Tensor, "n d k"],
+    G: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
     update: Update,
     samplers: Sequence[Sampler],
     generator: torch.Generator,
     moments: Float[Tensor, "n d"] | None = None,
 ) -> None:
-    """One step along the direction D, in place, with one sampler for each matrix.
+    """One step in place, with one sampler for each matrix; the momentum M turns with its rows.
 
     Second moments of the rows, if given, divide the drawn planes.
     """
-    for b, (X_b, D_b, sampler) in enumerate(zip(X, D, samplers, strict=True)):
+    D, new = direction(G.to(X.dtype), M, update)
+    both = zip(X, D, beside(X, new), samplers, strict=True)
+    for b, (X_b, D_b, XM_b, sampler) in enumerate(both):
         W = EdgeWeights(X_b, D_b)
         t = sampler.sample(W, generator=generator)
         blocks = t.blocks(W)
         if moments is not None:
             blocks = divide_blocks(blocks, t.partition, moments[b])
-        X_b.copy_(rotate_blocks(X_b, t.partition, blocks, -update.lr, update.retraction))
+        turned = rotate_blocks(XM_b, t.partition, blocks, -update.lr, update.retraction)
+        X_new, M_new = apart(turned, X.shape[-1])
+        X_b.copy_(X_new)
+        if M is not None and M_new is not None:
+            M[b].copy_(M_new)
 
 
 def samplers_of(

@@ -15,13 +15,13 @@ from ._weights import Weight
 class FlowAdam(Flow):
     r"""Adam whose steps stay on O(d), SO(d) or ST(d, k).
 
-    The first moment M lives in the ambient space, after an exact step in the tangent space, and
-    gives the generator $\Omega = M X^\top - X M^\top$. The second moment is one number v a row,
-    the running mean of the squares of its gradient, and divides the generator plane by plane:
-    $\Omega_{ij} / \sqrt{(v_i + v_j)/2}$. The quotient is skew and vanishes only where $\Omega$
-    does, so the stationary points are those of the loss; dividing M itself, row by row or element
-    by element, moves them (`benchmarks/second_moment.py` has the comparison). A dense step of a
-    matrix with 2k < d, which never forms $\Omega$, divides by the mean of all rows.
+    The first moment M is kept as the momentum of `FlowSGD`: turned with its rows, or tangent after
+    an exact step. It gives the generator $\Omega = M X^\top - X M^\top$. The second moment is one
+    number v a row, the running mean of the squares of its gradient, and divides the generator plane
+    by plane: $\Omega_{ij} / \sqrt{(v_i + v_j)/2}$. The quotient is skew and vanishes only where
+    $\Omega$ does, so the stationary points are those of the loss; dividing M itself, row by row or
+    element by element, moves them (`benchmarks/second_moment.py` has the comparison). A dense step
+    of a matrix with 2k < d, which never forms $\Omega$, divides by the mean of all rows.
 
     Then the planes are sampled and turned as in `FlowSGD`, of which all other options are; the
     first step turns every sampled plane by about $lr \frac{d-1}{s-1}$.

@@ -21,9 +21,10 @@ class FlowSGD(Flow):
     unbiased estimate on random blocks of s rows and turns the rows of each block:
     $X \leftarrow \prod_B \exp(-lr\,\hat\Omega_B) X$. The weight $\frac{d-1}{s-1}$ of the estimate
     is part of the step, so a small block turns by a large angle: compare block sizes at equal
-    $lr\frac{d-1}{s-1}$. The momentum $M \leftarrow \mu M + G$ lives in the ambient space, as in
-    `torch.optim.SGD`, and is projected when it is used; an exact step keeps its tangent part only,
-    since the normal part of old gradients holds a moving point back.
+    $lr\frac{d-1}{s-1}$. The momentum $M \leftarrow \mu M + G$ is that of `torch.optim.SGD`, but the
+    normal part X N of old gradients, N symmetric, would hold a moving point back. So the momentum
+    turns with its rows, $M_B \leftarrow \exp(-lr\,\hat\Omega_B) M_B$: what was normal stays normal,
+    and gives no force. An exact step keeps the tangent part only. (Not in the paper.)
 
     Args:
         params: Orthogonal weights, or groups of them: tall (orthonormal columns), wide (orthonormal

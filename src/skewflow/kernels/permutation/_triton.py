@@ -195,6 +195,41 @@ def choose(ptr, table_ptr, param, COLUMN: tl.constexpr, TYPE: tl.constexpr, ALIG
 
 
 @triton.jit
+def load_momentum(
+    G_ptr,
+    M_ptr,
+    offsets_g,
+    offsets_m,
+    mask,
+    momentum,
+    TYPE: tl.constexpr,
+    HAS_M: tl.constexpr,
+    MAXIMIZE: tl.constexpr,
+):
+    """The gradient of a tile and its new momentum, without one the gradient; writes nothing."""
+    # The gradient is not read again: it must not push out of the cache what is.
+    G = tl.load(G_ptr + offsets_g, mask=mask, other=0.0, eviction_policy="evict_first").to(TYPE)
+    if MAXIMIZE:
+        G = -G
+    M = G
+    if HAS_M:
+        M = momentum * tl.load(M_ptr + offsets_m, mask=mask, other=0.0) + G
+    return G, M
+
+
+@triton.jit
+def find_direction(G, M, momentum, HAS_M: tl.constexpr, NESTEROV: tl.constexpr):
+    """`update.direction` from the gradient and the new momentum."""
+    return G + momentum * M if HAS_M and NESTEROV else M
+
+
+@triton.jit
+def store_finite(ptr, offsets, A, mask):
+    """Write what is finite; elsewhere the old stays."""
+    tl.store(ptr + offsets, A, mask=mask & (tl.abs(A) < float("inf")))
+
+
+@triton.jit
 def load_direction(
     G_ptr,
     M_ptr,
@@ -207,22 +242,14 @@ def load_direction(
     NESTEROV: tl.constexpr,
     MAXIMIZE: tl.constexpr,
 ):
-    """`update.direction` of a tile; it writes the new momentum, so call it once for an element.
+    """The direction of a tile; it writes the new momentum, so call it once for an element.
 
     A gradient that is not finite does not enter the momentum.
     """
-    # The gradient is not read again: it must not push out of the cache what is.
-    D = tl.load(G_ptr + offsets_g, mask=mask, other=0.0, eviction_policy="evict_first").to(TYPE)
-    if MAXIMIZE:
-        D = -D
+    G, M = load_momentum(G_ptr, M_ptr, offsets_g, offsets_m, mask, momentum, TYPE, HAS_M, MAXIMIZE)
     if HAS_M:
-        M = momentum * tl.load(M_ptr + offsets_m, mask=mask, other=0.0) + D
-        tl.store(M_ptr + offsets_m, M, mask=mask & (tl.abs(M) < float("inf")))
-        if NESTEROV:
-            D += momentum * M
-        else:
-            D = M
-    return D
+        store_finite(M_ptr, offsets_m, M, mask)
+    return find_direction(G, M, momentum, HAS_M, NESTEROV)
 
 
 def permutation_options(d: int) -> dict[str, int]:

@@ -16,7 +16,15 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .._triton import Launch, shared_memory
-from ..permutation._triton import choose, is_live, load_key, load_scale, load_step, raise_flag
+from ..permutation._triton import (
+    choose,
+    is_live,
+    load_key,
+    load_scale,
+    load_step,
+    raise_flag,
+    store_finite,
+)
 from ._rows_triton import find_rows
 
 HEAD = tl.constexpr(64)
@@ -251,6 +259,7 @@ def generate(
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def act(
     X_ptr,
+    M_ptr,
     P_ptr,
     table_ptr,
     replayed_ptr,
@@ -269,10 +278,12 @@ def act(
     splits,
     split_size,
     stride_x,
+    stride_m,
     stride_p,
     X_TYPE: tl.constexpr,
     P_TYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
+    HAS_M: tl.constexpr,
     HAS_P: tl.constexpr,
     BITS: tl.constexpr,
     NUM_ROUNDS: tl.constexpr,
@@ -281,12 +292,14 @@ def act(
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Turn the rows of a block, as `generate` has prepared it."""
+    """Turn the rows of a block, and its momentum, as `generate` has prepared it."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)  # backwards, as `_apply`
     block, split = pid % num_blocks, pid // num_blocks % splits
     matrix = pid // num_blocks // splits
     param, b = matrix // n, (matrix % n).to(tl.int64)
     X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
+    if HAS_M:
+        M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
     if HAS_P:
         P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
     key = load_key(table_ptr, first_stream, param, b, seed, load_step(done, replayed_ptr))
@@ -313,6 +326,16 @@ def act(
             at_i, at_j = i * stride_p[1] + cols * stride_p[2], j * stride_p[1] + cols * stride_p[2]
             tl.store(P_ptr + at_i, X.to(P_TYPE), mask=in_i & in_cols)
             tl.store(P_ptr + at_j, Y.to(P_TYPE), mask=in_j & in_cols)
+    if HAS_M:  # in a loop of its own, which needs fewer registers
+        for start in range(begin, end, BLOCK_K):
+            cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
+            in_cols = cols < end
+            at_i, at_j = i * stride_m[1] + cols * stride_m[2], j * stride_m[1] + cols * stride_m[2]
+            M = tl.load(M_ptr + at_i, mask=in_i & in_cols, other=0.0)
+            N = tl.load(M_ptr + at_j, mask=in_j & in_cols, other=0.0)
+            M, N = _series(E_ptr, 1.0, M, N, terms, TAIL, 1, RELOAD)
+            store_finite(M_ptr, at_i, M, in_i & in_cols)
+            store_finite(M_ptr, at_j, N, in_j & in_cols)
 
 
 def action_launches(

@@ -2,9 +2,10 @@ r"""Fused CUDA form of `step_blocks`: Gram matrices, small exponentials, applica
 
 Three launches. Each program of the first reads a stretch of the columns of one group of blocks and
 leaves its share of $S = D_B X_B^\top$; the second sums the shares in a fixed order and turns
-$A = -lr \cdot c\,(S - S^\top)$ into $E = \Gamma(A) - I$; the third adds $E X_B$ to $X_B$. Working
-with E instead of $\Gamma(A)$ makes every rounding error proportional to the step, so that small
-steps drift little. The products are of TF32 triples, as exact as float32 and much faster.
+$A = -lr \cdot c\,(S - S^\top)$ into $E = \Gamma(A) - I$; the third adds $E X_B$ to $X_B$, and
+$E M_B$ to the momentum, which the first has moved on. Working with E instead of $\Gamma(A)$ makes
+every rounding error proportional to the step, so that small steps drift little. The products are of
+TF32 triples, as exact as float32 and much faster.
 
 A group is a block, or, for s < 16, as many blocks as fit the 16 rows that a tensor core multiplies:
 their joint A is block diagonal, and so is its exponential. Blocks of more than 64 rows are turned
@@ -37,6 +38,7 @@ from ..permutation._triton import (
     load_scale,
     load_step,
     raise_flag,
+    store_finite,
 )
 from ..row_moments._triton import moment_launches
 from ..update import Update
@@ -190,6 +192,7 @@ def _retract(
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
 def _apply(
     X_ptr,
+    M_ptr,
     P_ptr,
     table_ptr,
     replayed_ptr,
@@ -208,10 +211,12 @@ def _apply(
     splits,
     split_size,
     stride_x,
+    stride_m,
     stride_p,
     X_TYPE: tl.constexpr,
     P_TYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
+    HAS_M: tl.constexpr,
     HAS_P: tl.constexpr,
     BITS: tl.constexpr,
     NUM_ROUNDS: tl.constexpr,
@@ -226,6 +231,8 @@ def _apply(
     matrix = pid // num_groups // splits
     param, b = matrix // n, (matrix % n).to(tl.int64)
     X_ptr = choose(X_ptr, table_ptr, param, 0, X_TYPE, ALIGNED) + b * stride_x[0]
+    if HAS_M:
+        M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
     if HAS_P:
         P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
     key = load_key(table_ptr, first_stream, param, b, seed, load_step(done, replayed_ptr))
@@ -248,6 +255,14 @@ def _apply(
         if HAS_P:
             at_p = rows * stride_p[1] + cols * stride_p[2]
             tl.store(P_ptr + at_p, X.to(P_TYPE), mask=mask)
+    if HAS_M:  # in a loop of its own, which needs fewer registers
+        for start in range(begin, end, BLOCK_K):
+            cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
+            mask = present & (cols < end)
+            at = rows * stride_m[1] + cols * stride_m[2]
+            M = tl.load(M_ptr + at, mask=mask, other=0.0)
+            M += tl.dot(E, M, input_precision="tf32x3")
+            store_finite(M_ptr, at, M, mask)
 
 
 def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: int) -> Launches:

@@ -2,14 +2,13 @@ r"""`step_blocks` in numba: in place, parallel, the same bits for any number of 
 
 A task takes some blocks and walks twice over their columns, a tile at a time. The first walk
 gathers the rows of the point and of the direction and adds up the products $D_B X_B^\top$, the
-second gathers the point again and turns it. So a task needs a few tiles of memory whatever k is,
-and a wide weight seen transposed is never copied: only the copy into a tile knows about strides.
+second gathers the point again, and the momentum, and turns them. So a task needs a few tiles of
+memory whatever k is, and a wide weight seen transposed is never copied: only the copy into a tile
+knows about strides.
 Blocks that are too large for that go to torch's batched products.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg"
-
-import math
 
 import numpy as np
 import torch
@@ -38,8 +37,8 @@ from ..permutation.cpu import (
     strides,
 )
 from ..update import LARGEST_ANGLE, Update, direction
+from ._exponential_cpu import TINY, rotation
 
-TINY = 0.0625  # a norm at which eight terms of the series are exact in float64
 LARGEST_BLOCK = 64
 """Above this torch's exponential and products are faster than the loops here."""
 
@@ -88,11 +87,13 @@ def step_blocks_(
         return
     l = -(-d // block_size)
     s = -(-d // l) + 3 & ~3  # rows of a tile for each block: the loops take four at a time
+    turned = addresses(X, G, M), strides(X, G, M), (n, d, k), int(step), plan
+    tensors = turned
     if M is not None:
         M.mul_(update.momentum).add_(G, alpha=float(plan.sigma))  # faster than in the tiles
-        if not update.nesterov:
-            G, M, plan = M, None, plan._replace(use_momentum=False)
-    tensors = addresses(X, G, M), strides(X, G, M), (n, d, k), int(step), plan
+        if not update.nesterov:  # the direction is the momentum
+            plain = plan._replace(use_momentum=False)
+            tensors = addresses(X, M, None), strides(X, M, None), (n, d, k), int(step), plain
     by_rows = X.stride(-1) == 1
     S = np.zeros((n * l, s, s))
     rows, tile = (ROWS_PER_TASK, ROW_TILE) if by_rows else (SUM_ROWS_PER_TASK, SUM_TILE)
@@ -104,8 +105,8 @@ def step_blocks_(
     most = LARGEST_ANGLE[torch.float32 if plan.cayley else torch.float64]  # pivots lose digits
     _rotations(S, plan.angle, most, plan.cayley, bound)
     rows, tile, lines = (rows, tile, k) if by_rows else (l * s, TURN_TILE, LINES_PER_TASK)
-    _apply_rotations(S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE), lines)
-    mark_written(X)
+    _apply_rotations(S, *turned, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE), lines)
+    mark_written(X, M)
 
 
 def _step_large_blocks_(
@@ -142,6 +143,8 @@ def _step_large_blocks_(
         R = gamma(most.clamp(max=eta) * -omega)
         R = R + 0.5 * R @ (torch.eye(size, dtype=R.dtype) - R.mT @ R)  # undoes large angles' drift
         X[batch, rows] = (R @ X_B).to(X.dtype)
+        if M is not None:
+            M[batch, rows] = (R @ M[batch, rows].to(R)).to(M.dtype)
 
 
 @njit(cache=True)
@@ -210,92 +213,6 @@ def _multiply(Y, R, X):
             _add_four(Y[i : i + 4], R[i : i + 4, j : j + 4], X[j : j + 4])
 
 
-@njit(cache=True, fastmath=FAST)
-def _product(A, B):
-    """A B of small matrices; shorter than `_multiply`, as it is compiled into every call."""
-    C = np.zeros_like(A)
-    for i in range(A.shape[0]):
-        row = C[i]
-        for j in range(A.shape[0]):
-            a, b = A[i, j], B[j]
-            for t in range(row.size):
-                row[t] += a * b[t]
-    return C
-
-
-@njit(cache=True)
-def _combine(a, A, b, B, c, C, i):
-    """A linear combination of three matrices and the identity, by loops: quick to compile."""
-    out = np.empty_like(A)
-    for row in range(A.shape[0]):
-        for t in range(A.shape[0]):
-            out[row, t] = a * A[row, t] + b * B[row, t] + c * C[row, t]
-        out[row, row] += i
-    return out
-
-
-@njit(cache=True)
-def _taylor_8(A):
-    r"""$\sum_{n \le 8} A^n / n!$ in three products (Bader, Blanes and Casas 2019)."""
-    root = math.sqrt(177.0)
-    A2 = _product(A, A)
-    A4 = _product(A2, _combine((1 + root) / 132, A, (1 + root) / 528, A2, 0.0, A2, 0.0))
-    left = _combine(2 / 3, A2, 1.0, A4, 0.0, A4, 0.0)
-    a, b, c = 11 * (root - 1) / 840, 11 * (root - 9) / 3360, (89 - root) / 2240
-    right = _combine(a, A, b, A2, c, A4, (29 * root - 271) / 210)
-    return _combine(1.0, A, (857 - 58 * root) / 630, A2, 1.0, _product(left, right), 1.0)
-
-
-@njit(cache=True)
-def _exponential(A, norm, bound):
-    """The exponential of a skew matrix, scaled to a norm below `bound` for the series."""
-    squarings = max(0, math.ceil(math.log2(max(norm, bound) / bound)))
-    R = _taylor_8(_combine(0.5**squarings, A, 0.0, A, 0.0, A, 0.0))
-    for _ in range(squarings):
-        R = _product(R, R)
-    return R
-
-
-@njit(cache=True)
-def _cayley(A):
-    """(I - A/2)^-1 (I + A/2) = 2 (I - A/2)^-1 - I of a skew matrix.
-
-    Gauss and Jordan without pivots: the symmetric part of I - A/2 is I, so no pivot is below 1.
-    """
-    s = A.shape[0]
-    L, R = _combine(-0.5, A, 0.0, A, 0.0, A, 1.0), 2 * np.eye(s)
-    for p in range(s):
-        pivot, l, r = L[p, p], L[p], R[p]
-        for t in range(s):
-            l[t] /= pivot
-            r[t] /= pivot
-        for i in range(s):
-            factor = L[i, p] if i != p else 0.0
-            for t in range(s):
-                L[i, t] -= factor * l[t]
-                R[i, t] -= factor * r[t]
-    return _combine(1.0, R, 0.0, R, 0.0, R, -1.0)
-
-
-@njit(cache=True)
-def _rotation(S, angle, most, use_cayley, bound):
-    A = _combine(1.0, S, -1.0, S.T, 0.0, S, 0.0)
-    norm = 0.0
-    for i in range(A.shape[0]):
-        for j in range(i):
-            norm += A[i, j] * A[i, j]
-    norm = math.sqrt(norm)  # at least the spectral norm: eigenvalues come in pairs
-    if abs(angle) * norm > most:
-        angle = math.copysign(most / norm, angle)
-    A = _combine(angle, A, 0.0, A, 0.0, A, 0.0)
-    norm *= abs(angle)
-    if norm <= bound:
-        return _cayley(A) if use_cayley else _exponential(A, norm, bound)
-    R = _cayley(A) if use_cayley else _exponential(A, norm, TINY)
-    # Each squaring doubled the distance from the rotations, and each elimination added to it.
-    return _combine(1.5, R, -0.5, _product(R, _product(R.T.copy(), R)), 0.0, R, 0.0)
-
-
 @njit(cache=True)
 def _divide(S, order, w, l):
     """Divide the entries of the Gram matrices by the root mean square of their rows' moments."""
@@ -315,7 +232,7 @@ def _divide(S, order, w, l):
 def _rotations(S, angle, most, use_cayley, bound):
     """The rotation of each block from S = D X^T, in place; in float64, so they are orthogonal."""
     for block in prange(S.shape[0]):
-        S[block] = _rotation(S[block], angle, most, use_cayley, bound)
+        S[block] = rotation(S[block], angle, most, use_cayley, bound)
 
 
 @njit(cache=True)
@@ -379,10 +296,10 @@ def _add_grams(S, addresses, strides, shape, step, plan, cut, w):
 
 @njit(parallel=PRANGE_ONLY, cache=True)
 def _apply_rotations(R, addresses, strides, shape, step, plan, cut, w, columns_per_task):
-    """X_B <- R X_B of every block, w columns at a time."""
+    """X_B <- R X_B of every block, and M_B <- R M_B, w columns at a time."""
     (n, _, k), (l, per_task, s) = shape, cut
-    xs, _, _ = strides
-    x, _, _ = memories(addresses, plan)
+    xs, _, ms = strides
+    x, _, m = memories(addresses, plan)
     parts = -(-k // columns_per_task)
     for number in prange(n * -(-l // per_task) * parts):
         b, first, last, rows, slots = _task(number // parts, shape, step, plan, cut)
@@ -392,9 +309,11 @@ def _apply_rotations(R, addresses, strides, shape, step, plan, cut, w, columns_p
         R_b = R[b * l + first : b * l + last].astype(x.dtype)
         end = min(k, start + columns_per_task)
         for t in range(start, end, w):
-            v, offsets = min(w, end - t), _offsets(b, rows, xs, t)
-            gather(X, v, slots, offsets, x, xs[2], buffer)
-            for block in range(last - first):
-                o = block * s
-                _multiply(Y[o : o + s], R_b[block], X[o : o + s])
-            scatter(Y, v, slots, offsets, x, xs[2], buffer)
+            for momentum in range(2 if plan.use_momentum else 1):
+                z, zs = (m, ms) if momentum else (x, xs)
+                v, offsets = min(w, end - t), _offsets(b, rows, zs, t)
+                gather(X, v, slots, offsets, z, zs[2], buffer)
+                for block in range(last - first):
+                    o = block * s
+                    _multiply(Y[o : o + s], R_b[block], X[o : o + s])
+                scatter(Y, v, slots, offsets, z, zs[2], buffer)

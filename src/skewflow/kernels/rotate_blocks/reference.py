@@ -16,7 +16,7 @@ from ...tournaments.counting import edge_probability
 from ...tournaments.edge_weights import EdgeWeights
 from ...tournaments.partitions import Partition, block_sizes
 from ..permutation import order_at
-from ..update import LARGEST_ANGLE, Update, direction
+from ..update import LARGEST_ANGLE, Update, apart, beside, direction
 
 
 def rotate_blocks(
@@ -75,6 +75,7 @@ def step_blocks(
     Every matrix draws its own uniform partition, the shuffled order of `order_at` cut into blocks
     whose sizes differ by at most one. The rows of a block turn by
     $\Gamma(-lr \cdot c\,(D_B X_B^\top - X_B D_B^\top))$ with the direction D and $c = 1/P(e)$.
+    The momentum turns with its rows.
 
     Args:
         X: Points, n matrices with orthonormal columns.
@@ -89,18 +90,18 @@ def step_blocks(
         The new points and the new momentum.
     """
     D, M = direction(G.to(X.dtype), M, update)
-    d = X.shape[-2]
+    d, k = X.shape[-2:]
     sizes = block_sizes(d, block_size)
     scale = float(1 / edge_probability(d, block_size))
     rotated = []
-    for b, (X_b, D_b) in enumerate(zip(X, D, strict=True)):
+    for b, (X_b, D_b, XM_b) in enumerate(zip(X, D, beside(X, M), strict=True)):
         order = order_at(d, update.seed, update.stream + b, step)
         partition = Partition.from_order(order, sizes)
         omega = EdgeWeights(X_b, D_b).blocks(partition)
         if moments is not None:
             omega = divide_blocks(omega, partition, moments[b])
-        rotated.append(rotate_blocks(X_b, partition, omega, -update.lr * scale, update.retraction))
-    return torch.stack(rotated), M
+        rotated.append(rotate_blocks(XM_b, partition, omega, -update.lr * scale, update.retraction))
+    return apart(torch.stack(rotated), k)
 
 
 def divide_blocks(

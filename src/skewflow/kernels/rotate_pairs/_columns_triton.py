@@ -25,6 +25,7 @@ from ..permutation._triton import (
     load_key,
     load_scale,
     match_columns,
+    store_finite,
 )
 from ._turn_triton import turn
 
@@ -130,11 +131,11 @@ def _rotate_columns(
     # X has stride_d = 1 here, so 32 bits hold a place in a row, and half the registers do.
     at_d, at_partner = cols[None, :].to(tl.int64), partners[None, :] * stride_x[1]
     lanes = tl.arange(0, ROWS)[:, None]
+    if HAS_M:
+        M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
 
     if SUM:
         G_ptr = choose(G_ptr, table_ptr, param, 1, G_TYPE, ALIGNED) + b * stride_g[0]
-        if HAS_M:
-            M_ptr = choose(M_ptr, table_ptr, param, 2, X_TYPE, ALIGNED) + b * stride_m[0]
         mu = tl.full((), momentum, X_TYPE)
         total = tl.zeros((ROWS, BLOCK_D), X_TYPE)
         for start in range(begin, end, ROWS):
@@ -154,7 +155,7 @@ def _rotate_columns(
 
     if ROTATE:
         if SUM:
-            tl.debug_barrier()  # the sums of the other threads
+            tl.debug_barrier()  # the sums and the momentum of the other threads
             sums -= tl.load(sums_ptr + partners, mask=in_d, other=0.0)
             factor = load_scale(scale, moments_ptr, matrix * d, cols, partners, in_d, X_TYPE)
             lost, sine = turn(factor * sums, in_d, flags_ptr, param, CAYLEY)
@@ -175,6 +176,14 @@ def _rotate_columns(
             if HAS_P:
                 at_p = rows * stride_p[2] + at_d * stride_p[1]
                 tl.store(P_ptr + at_p, Y.to(P_TYPE), mask=mask)
+            if HAS_M:
+                at = rows * stride_m[2] + at_d * stride_m[1]
+                M = tl.load(M_ptr + at, mask=mask, other=0.0)
+                theirs = rows * stride_m[2] + partners[None, :].to(tl.int64) * stride_m[1]
+                other = tl.load(M_ptr + theirs, mask=mask, other=0.0)
+                tl.debug_barrier()
+                M += lost[None, :] * M + sine[None, :] * other
+                store_finite(M_ptr, at, M, mask)
 
 
 def column_launches(

@@ -3,7 +3,7 @@ r"""Fused CUDA form of `step_pairs`: one pass over the rows, or two over the col
 Rows i and j of X turn as $X_i + (\cos\theta - 1) X_i + \sin\theta X_j$: the small number
 $\cos\theta - 1 = -2\sin^2(\theta/2)$ keeps digits that $\cos\theta$ rounds away, and with them the
 length of the rows over many steps. Swapping i and j turns the sign of $\theta$, so which of the two
-comes first does not matter.
+comes first does not matter. Rows of the momentum turn alike.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -25,17 +25,20 @@ from .._triton import (
 )
 from ..permutation._triton import (
     choose,
+    find_direction,
     find_pairs,
     find_round,
     is_live,
     load_direction,
     load_key,
+    load_momentum,
     load_scale,
+    store_finite,
 )
 from ..row_moments._triton import moment_launches
 from ..update import Update
 from ._columns_triton import column_launches
-from ._turn_triton import turn
+from ._turn_triton import rotate, rotate_finite, turn
 
 MAX_ONE_PASS = 8192
 """Longest row that one program holds at once."""
@@ -119,18 +122,23 @@ def _rotate_rows(
         Xj = tl.load(X_ptr + at_j, mask=in_j, other=0.0)
         g_i, g_j = i * stride_g[1] + cols * stride_g[2], j * stride_g[1] + cols * stride_g[2]
         m_i, m_j = i * stride_m[1] + cols * stride_m[2], j * stride_m[1] + cols * stride_m[2]
-        Di = load_direction(G_ptr, M_ptr, g_i, m_i, in_i, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
-        Dj = load_direction(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
+        Gi, Mi = load_momentum(G_ptr, M_ptr, g_i, m_i, in_i, mu, X_TYPE, HAS_M, MAXIMIZE)
+        Gj, Mj = load_momentum(G_ptr, M_ptr, g_j, m_j, in_j, mu, X_TYPE, HAS_M, MAXIMIZE)
+        Di = find_direction(Gi, Mi, mu, HAS_M, NESTEROV)
+        Dj = find_direction(Gj, Mj, mu, HAS_M, NESTEROV)
         omega = tl.sum(Di * Xj - Xi * Dj, axis=1)
         lost, sine = turn(factor * omega, present, flags_ptr, param, CAYLEY)
         lost, sine = lost[:, None], sine[:, None]
-        Yi = Xi + (lost * Xi + sine * Xj)
-        Yj = Xj + (lost * Xj - sine * Xi)
+        Yi, Yj = rotate(Xi, Xj, lost, sine)
         tl.store(X_ptr + at_i, Yi, mask=in_i)
         tl.store(X_ptr + at_j, Yj, mask=in_j)
         if HAS_P:
             tl.store(P_ptr + i * stride_p[1] + cols * stride_p[2], Yi.to(P_TYPE), mask=in_i)
             tl.store(P_ptr + j * stride_p[1] + cols * stride_p[2], Yj.to(P_TYPE), mask=in_j)
+        if HAS_M:
+            Mi, Mj = rotate_finite(Mi, Mj, lost, sine)
+            store_finite(M_ptr, m_i, Mi, in_i)
+            store_finite(M_ptr, m_j, Mj, in_j)
     else:
         total = tl.zeros((PAIRS, BLOCK_K), X_TYPE)
         for start in range(0, k, BLOCK_K):
@@ -147,19 +155,28 @@ def _rotate_rows(
         omega = tl.sum(total, axis=1)
         lost, sine = turn(factor * omega, present, flags_ptr, param, CAYLEY)
         lost, sine = lost[:, None], sine[:, None]
-        for start in range(0, k, BLOCK_K):
-            c = start + cols
+        if HAS_M:
+            tl.debug_barrier()  # what other threads have written of the momentum
+        # Backwards: what was read last is still near.
+        for back in range(0, k, BLOCK_K):
+            c = (k - 1) // BLOCK_K * BLOCK_K - back + cols
             in_i, in_j = mask_i & (c < k), mask_j & (c < k)
             at_i, at_j = i * stride_x[1] + c * stride_x[2], j * stride_x[1] + c * stride_x[2]
             Xi = tl.load(X_ptr + at_i, mask=in_i, other=0.0)
             Xj = tl.load(X_ptr + at_j, mask=in_j, other=0.0)
-            Yi = Xi + (lost * Xi + sine * Xj)
-            Yj = Xj + (lost * Xj - sine * Xi)
+            Yi, Yj = rotate(Xi, Xj, lost, sine)
             tl.store(X_ptr + at_i, Yi, mask=in_i)
             tl.store(X_ptr + at_j, Yj, mask=in_j)
             if HAS_P:
                 tl.store(P_ptr + i * stride_p[1] + c * stride_p[2], Yi.to(P_TYPE), mask=in_i)
                 tl.store(P_ptr + j * stride_p[1] + c * stride_p[2], Yj.to(P_TYPE), mask=in_j)
+            if HAS_M:
+                m_i, m_j = i * stride_m[1] + c * stride_m[2], j * stride_m[1] + c * stride_m[2]
+                Mi = tl.load(M_ptr + m_i, mask=in_i, other=0.0)
+                Mj = tl.load(M_ptr + m_j, mask=in_j, other=0.0)
+                Mi, Mj = rotate(Mi, Mj, lost, sine)
+                store_finite(M_ptr, m_i, Mi, in_i)
+                store_finite(M_ptr, m_j, Mj, in_j)
 
 
 def plan_pairs(operands: Operands, update: Update, **tuning: int) -> Launches:
@@ -205,10 +222,14 @@ def _row_launch(
         "EARLY": early,
         "READS_FIRST": any(arguments[name] is not None for name in read),
     }
+    num_warps = tuning.get("num_warps", default_warps)
+    options: dict[str, Any] = {"launch_pdl": True} if early else {}
+    if arguments["HAS_M"] and num_warps == 16:
+        options["maxnreg"] = 64  # or only one program would fit a multiprocessor
     return Launch(
         _rotate_rows,
         num_groups * num_matrices,
         {**arguments, **tiles, "num_groups": num_groups},
-        num_warps=tuning.get("num_warps", default_warps),
-        **({"launch_pdl": True} if early else {}),
+        num_warps=num_warps,
+        **options,
     )

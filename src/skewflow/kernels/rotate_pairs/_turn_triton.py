@@ -1,4 +1,4 @@
-"""Cosines and sines inside a CUDA kernel."""
+"""Cosines and sines inside a CUDA kernel, and the rows that turn by them."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
@@ -26,3 +26,20 @@ def turn(theta, present, flags_ptr, param, CAYLEY: tl.constexpr):
     l, s = lost.to(tl.float64), sine.to(tl.float64)
     excess = (0.5 * (l * (2.0 + l) + s * s)).to(theta.dtype)
     return lost - (1.0 + lost) * excess, sine - sine * excess
+
+
+@triton.jit
+def rotate(Xi, Xj, lost, sine):
+    """The rows i and j of some pairs, turned."""
+    return Xi + (lost * Xi + sine * Xj), Xj + (lost * Xj - sine * Xi)
+
+
+@triton.jit
+def rotate_finite(Mi, Mj, lost, sine):
+    """The new momentum of the rows i and j, turned; what is not finite is so afterwards.
+
+    It does not reach the other row: such rows turn by nothing, but zero times infinity is NaN.
+    """
+    i, j = tl.abs(Mi) < float("inf"), tl.abs(Mj) < float("inf")
+    Ni, Nj = rotate(tl.where(i, Mi, 0.0), tl.where(j, Mj, 0.0), lost, sine)
+    return tl.where(i, Ni, Mi), tl.where(j, Nj, Mj)

@@ -1,9 +1,10 @@
 r"""`step_pairs` in numba: in place, parallel, the same bits for any number of threads.
 
 Where rows lie contiguous (a tall weight), a task takes a few pairs: one loop over both rows for the
-momentum and the angle, one to turn them while they are in the cache, so that memory is read and
-written once, as SGD does. Where columns do (a wide weight seen transposed), pairs are scattered
-over a line of memory, so one pass over the lines sums all angles and a second turns all pairs.
+momentum and the angle, one to turn them and their momentum while they are in the cache, so that
+memory is read and written once, as SGD does. Where columns do (a wide weight seen transposed),
+pairs are scattered over a line of memory, so one pass over the lines sums all angles and a second
+turns all pairs.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
@@ -145,7 +146,7 @@ def _entry(x, g, m, here, ahead, k, plan):
 @njit(cache=True)
 def _turn_pair(x, g, m, here, ahead, k, plan, by):
     """Turn one pair of rows; `here` and `ahead` say where its and the next pair's rows begin."""
-    xi, xj, gi, _, mi, _ = here
+    xi, xj, gi, _, mi, mj = here
     if xi == xj:
         if plan.use_momentum:
             advance(m[mi : mi + k], g[gi : gi + k], plan)
@@ -161,6 +162,8 @@ def _turn_pair(x, g, m, here, ahead, k, plan, by):
                 prefetch(m, ahead[5] + t, SEGMENT)
         w = min(SEGMENT, k - t)
         _turn(x[xi + t :][:w], x[xj + t :][:w], c, s)
+        if plan.use_momentum:
+            _turn(m[mi + t :][:w], m[mj + t :][:w], c, s)
 
 
 @njit(cache=True)
@@ -233,7 +236,9 @@ def _add_products(total, partner, x, u):
 
 
 @njit(cache=True, fastmath=FAST)
-def _turn_line(x, other, c, s):
+def _turn_line(x, other, partner, c, s):
+    """Turn all pairs of a line; `other` is a place for the partners' entries."""
+    pick(other, x, partner)
     for i in range(x.size):
         x[i] = c[i] * x[i] + s[i] * other[i]
 
@@ -322,6 +327,7 @@ def _turn_columns(addresses, strides, shape, step, plan, w):
         other = np.empty(d, x.dtype)
         for t in range(start, min(k, start + LINES_PER_TASK)):
             prefetch(x, b * xs[0] + (t + 1) * xs[2], d)
-            xt = _line(x, xs, b, t, d)
-            pick(other, xt, partner[b])
-            _turn_line(xt, other, c[b], s[b])
+            _turn_line(_line(x, xs, b, t, d), other, partner[b], c[b], s[b])
+            if plan.use_momentum:
+                prefetch(m, b * ms[0] + (t + 1) * ms[2], d)
+                _turn_line(_line(m, ms, b, t, d), other, partner[b], c[b], s[b])

@@ -10,7 +10,7 @@ from ... import _validate
 from ...errors import NonFiniteError, ShapeError
 from ...tournaments.counting import edge_probability
 from ..permutation import matching_at
-from ..update import Update, direction
+from ..update import Update, apart, beside, direction
 
 
 def rotate_pairs(
@@ -58,7 +58,8 @@ def step_pairs(
 
     Every matrix draws its own uniform matching (`matching_at`); the rows (i, j) of a pair turn by
     $\theta = -lr \cdot c\,(D_i \cdot X_j - X_i \cdot D_j)$ with the direction D and the weight
-    $c = 1/P(e)$: d - 1 for even d, d for odd. A row left over stays, but its momentum moves on.
+    $c = 1/P(e)$: d - 1 for even d, d for odd. The momentum turns with its rows. A row left over
+    stays, but its momentum moves on.
 
     Args:
         X: Points, n matrices with orthonormal columns.
@@ -73,17 +74,17 @@ def step_pairs(
         The new points and the new momentum.
     """
     D, M = direction(G.to(X.dtype), M, update)
-    d = X.shape[-2]
+    d, k = X.shape[-2:]
     scale = float(1 / edge_probability(d, 2))
     rotated = []
-    for b, (X_b, D_b) in enumerate(zip(X, D, strict=True)):
+    for b, (X_b, D_b, XM_b) in enumerate(zip(X, D, beside(X, M), strict=True)):
         pairs, _ = matching_at(d, update.seed, update.stream + b, step)
         i, j = pairs.unbind(-1)
         omega = (D_b[i] * X_b[j] - X_b[i] * D_b[j]).sum(-1)
         if moments is not None:
             omega = omega / ((moments[b, i] + moments[b, j]) / 2).sqrt().to(omega)
-        rotated.append(rotate_pairs(X_b, pairs, -update.lr * scale * omega, update.retraction))
-    return torch.stack(rotated), M
+        rotated.append(rotate_pairs(XM_b, pairs, -update.lr * scale * omega, update.retraction))
+    return apart(torch.stack(rotated), k)
 
 
 def _check(X: Tensor, pairs: Tensor, theta: Tensor) -> None:
