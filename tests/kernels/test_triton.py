@@ -218,8 +218,9 @@ def test_gradients_may_move(plan, reference, args, num, generator, device):
     launches = plan(case.operands(), case.update, *args)
     launches(case.update)
     case.Gs = [randn(*G.shape, generator=generator).to(G) for G in case.Gs]
+    done = torch.tensor(1, device=device)
     expected = [
-        reference(X, G, M, torch.tensor(1), replace(case.update, stream=stream), *args)
+        reference(X, G, M, done, replace(case.update, stream=stream), *args)
         for X, G, M, stream in zip(case.Xs, case.Gs, case.Ms, case.streams, strict=True)
     ]
     assert launches.move(case.Gs)
