@@ -19,6 +19,7 @@ TYPES = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
     torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
     torch.bool: "*i1",
     torch.int32: "*i32",
     torch.int64: "*i64",
@@ -32,6 +33,7 @@ NUMBERS = {
     "tolerance": "fp32",
     "done": "i64",
     "row": "i32",
+    "rank": "i32",
 }
 
 
@@ -103,8 +105,13 @@ def main() -> None:
             if shared > (MOST_SHARED if launch._arguments.get("RELOAD") is False else SMALL_SHARED):
                 raise MemoryError(f"a program of {name} takes {shared} bytes of shared memory.")
     X = torch.zeros(1, 600, 200)
+    A, B = torch.zeros(1, 40, 600).mT, torch.zeros(1, 200, 40)
     for known in (False, True):
-        for launch in Workspace(X, 40, has_v=known, has_ax=known)._make(X):
+        workspace = Workspace(X, 40, has_v=known, has_ax=known)
+        products = (A, B.mT) if known else (None, None)
+        given = dict(zip(("A_ptr", "B_ptr", "V_ptr", "AX_ptr"), (A, B, *products), strict=True))
+        flag = torch.zeros(1, dtype=torch.int32)
+        for launch in [workspace._take(X, given), *workspace._make(X, flag)]:
             shared = compile_launch(launch)
             print(launch.kernel.__name__, known)
             if shared > SMALL_SHARED:

@@ -23,6 +23,15 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path):
     assert done.stdout.count("_rotate_rows") == 4
     assert done.stdout.count("generate ") == 3
     assert done.stdout.count("_advance") == done.stdout.count("_retreat") == 2
-    for name in ("_check", "_multiply", "_balance", "_square", "_term", "_combine"):
+    for name in (
+        "_take",
+        "_split",
+        "_multiply",
+        "_balance",
+        "_square",
+        "_term",
+        "_combine",
+        "_apply",
+    ):
         assert f"\n{name} " in done.stdout
     assert done.stdout.count("multiply_where") == 2

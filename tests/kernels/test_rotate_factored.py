@@ -13,6 +13,7 @@ from skewflow.kernels.rotate_factored.reference import (
     longest_for,
     num_rounds,
     rotate_factored,
+    split,
 )
 from skewflow.optim._factored import FactoredStep
 from skewflow.optim._guard import polish_
@@ -88,6 +89,53 @@ def test_the_kernels_take_the_step_of_the_reference(shape, known, generator, dev
         assert orthogonality_error(Y.cpu()).max() / shape[2] ** 0.5 < 1e-6
 
 
+def test_the_parts_of_a_number_are_all_of_it_but_its_last_bits(generator):
+    x = randn(5, 300, generator=generator, dtype=torch.float32)
+    x *= torch.tensor([[1.0], [1e-9], [3e15], [0.0], [1e-30]])
+    x[0, :100] *= 1e-5
+    high, low, unit = split(x)
+    error = (x.double() - unit[:, None].double() * (high.double() + low.double())).abs()
+    # Entries below 2^-16 of the largest of their row are rounded as those are.
+    assert (error <= 2.0**-23 * torch.maximum(x.abs(), 2.0**-16 * x.abs().amax(-1, True))).all()
+    assert (torch.frexp(unit)[0] == 0.5).all()
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_factors_are_split_as_in_the_reference(known, generator, device):
+    X, A, B = factors(2, 70, 40, 5, generator, torch.float32)
+    A *= torch.tensor([1.0, 1e-12, 1e9, 0.0, 1e-35])
+    V, AX = X @ B, A.mT @ X
+    workspace = Workspace(X.to(device), 5, has_v=known, has_ax=known)
+    given = (V.to(device), AX.to(device)) if known else (None, None)
+    workspace(X.to(device), A.to(device), B.to(device), 0.1, *given, 0, 1e-5)
+    half = workspace.size // 2
+    for rows, F in ((0, A.mT), (half, V.mT)) if known else ((0, A.mT),):
+        high, low, units = split(F)
+        ours = workspace._L[:, :, rows : rows + 5, :70].cpu()
+        assert torch.equal(ours, torch.stack([high, low], 1))
+        some = F.any(-1)
+        assert torch.equal(workspace._L_units[:, rows : rows + 5].cpu()[some], units[some])
+    assert not workspace._L[:, :, 5:half].any()
+
+
+def test_factors_may_lie_anywhere(generator, device):
+    X, A, B = (t.to(device) for t in factors(2, 40, 40, 8, generator, torch.float32))
+    V, AX = X @ B, A.mT @ X
+    workspace = Workspace(X, 8, has_v=True, has_ax=True)
+    Y, ends = X.clone(), []
+
+    def moved(t):
+        return torch.cat([t.reshape(-1)[:1], t.reshape(-1)])[1:].view(t.shape)
+
+    layouts = [torch.clone, torch.clone, lambda t: t.mT.contiguous().mT, moved, torch.clone]
+    for lay in layouts:
+        Y.copy_(X)
+        workspace(Y, lay(A), lay(B), 0.01, lay(V), lay(AX), 0, 1e-5)
+        ends.append(Y.clone())
+    assert not torch.equal(X, Y)
+    assert all(torch.equal(end, Y) for end in ends)
+
+
 def test_ranks_of_one_workspace_may_differ(generator, device):
     X, A, B = (t.to(device) for t in factors(1, 40, 40, 12, generator, torch.float32))
     workspace = Workspace(X, 12, has_v=True, has_ax=True)
@@ -117,7 +165,13 @@ def test_factors_that_are_not_finite_leave_their_point_alone(bad, generator, dev
     X, A, B = (t.to(device) for t in factors(3, 40, 20, 4, generator, torch.float32))
     A[1, 0, 0], B[2, 0, 0] = bad, bad
     workspace, Y = Workspace(X, 4, has_v=False, has_ax=False), X.clone()
-    assert workspace(Y, A, B, 0.1, None, None, 0, 1e-5).tolist() == [True, False, False]
+    flag = torch.zeros(1, dtype=torch.int32, device=device)
+    assert workspace(Y, A, B, 0.1, None, None, 0, 1e-5, flag).tolist() == [True, False, False]
+    assert flag.item() == 1
+    flag.zero_()
+    assert workspace(X[:1].repeat(3, 1, 1), A[:1].repeat(3, 1, 1), B[:1].repeat(3, 1, 1),
+                     0.1, None, None, 0, 1e-5, flag).all()  # fmt: skip
+    assert flag.item() == 0
     assert torch.equal(X[1:], Y[1:]) and not torch.equal(X[0], Y[0])
 
 

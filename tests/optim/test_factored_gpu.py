@@ -71,6 +71,22 @@ def test_a_step_never_waits_and_replays_the_same_bits(momentum):
     assert torch.equal(*ends)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_the_graph_of_later_steps_takes_new_numbers_and_factors(known, generator):
+    X = random_stiefel(300, 200, batch=(1,), generator=generator, dtype=torch.float32).cuda()
+    step, Y = FactoredStep(), X.clone()
+    for lr in (0.1, 0.2, 0.3, 0.01, 0.2):
+        A, B = (randn(1, n, 8, generator=generator, dtype=torch.float32).cuda() for n in (300, 200))
+        given = (X @ B, A.mT @ X) if known else ()
+        Y.copy_(X)
+        assert step(Y, A, B, lr, *given).all()
+        Z = X.clone()
+        FactoredStep()(Z, A, B, lr, *given)  # its first step is not in a graph
+        assert torch.equal(Y, Z) and not torch.equal(X, Y)
+    (repeated,) = next(iter(step._workspaces.values()))._rest.values()
+    assert repeated._graph is not None
+
+
 @pytest.mark.parametrize("tf32", [False, True])
 def test_captured_layers_take_the_step_of_their_gradients(tf32, generator):
     layers = [OrthogonalLinear(*sizes) for sizes in ((512, 512), (512, 700), (700, 300))]

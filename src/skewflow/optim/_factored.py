@@ -47,6 +47,7 @@ class FactoredStep:
         lr: float,
         V: Float[Tensor, "n d r"] | None = None,
         AX: Float[Tensor, "n r k"] | None = None,
+        flag: Tensor | None = None,
     ) -> Bool[Tensor, "n"]:
         r"""$X \leftarrow \exp(-lr\,\Omega)X$ in place, in $O(dkr)$ where r is small.
 
@@ -60,13 +61,16 @@ class FactoredStep:
             lr: Step size.
             V: The products X B, if they are known.
             AX: The products $A^\top X$, likewise; only with V.
+            flag: An int32 in memory that the host can read, which float32 on CUDA sets where
+                factors are not usable.
 
         Returns:
-            Which factors were finite and fitted; the other points stay as they are.
+            Which factors were finite and fitted; the other points stay as they are. The next call
+            overwrites it.
         """
         self._calls += 1
         if is_decided_on_device(X):
-            return self._on_device(X, A, B, lr, V, AX)
+            return self._on_device(X, A, B, lr, V, AX, flag)
         with full_precision():
             omega = generator_of(A, X @ B if V is None else V)
             if lr * float(omega.norm.max()) > LONGEST:
@@ -91,18 +95,20 @@ class FactoredStep:
         lr: float,
         V: Tensor | None,
         AX: Tensor | None,
+        flag: Tensor | None = None,
     ) -> Bool[Tensor, "n"]:
-        from ..kernels.rotate_factored._launches_triton import Workspace, padded
-
         rank, has_v, has_ax = A.shape[-1], V is not None, AX is not None
         kind = (X.shape, X.device, has_v, has_ax)
         workspace = self._workspaces.get(kind)
-        if workspace is None or workspace.size != padded(rank):
+        if workspace is None or not workspace.fits(rank):
+            from ..kernels.rotate_factored._launches_triton import Workspace
+
             workspace = Workspace(X, rank, has_v=has_v, has_ax=has_ax)
             self._workspaces[kind] = workspace
         if is_capturing():  # the graph knows the memory by its address
             self._captured.add(workspace)
-        return workspace(X, A, B, lr, V, AX, self._calls % X.shape[1], _tolerance(X))
+        row = self._calls % X.shape[1]
+        return workspace(X, A, B, lr, V, AX, row, _tolerance(X), flag)
 
 
 def is_decided_on_device(X: Tensor) -> bool:

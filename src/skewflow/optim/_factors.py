@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import FactorError, NonFiniteGradientError
 from ..geometry.precision import is_exact, users_precision
+from ..geometry.retractions import HALVES
 from ..kernels.update import LARGEST_GRADIENT, Update
 from ._capture import Record, is_anything_recorded, recorded
 from ._capturing import is_capturing
@@ -166,15 +167,17 @@ def _joined(weight: Weight, group: dict[str, Any], records: Sequence[Record]) ->
     assert left is not None and right is not None
     if not len(left):  # of an empty batch the gradient is zero, and momentum goes on
         return _oriented(weight, group, *(F.new_zeros(F.shape[1], 1) for F in (left, right)))
-    one = _oriented(weight, group, left.mT, right.mT)
-    exact = left.dtype == right.dtype == weight.p.dtype == one.A.dtype
+    exact = left.dtype == right.dtype == weight.p.dtype and weight.p.dtype not in HALVES
+    if not exact:
+        return _oriented(weight, group, left.mT, right.mT)
+    A, B = left.mT[None], right.mT[None]
     output, passed = (_all([r.kept(side) for r in records]) for side in ("output", "passed"))
-    if exact and weight.view.wide and passed is not None:
-        one.V = passed.mT[None]
-    elif exact and not weight.view.wide and output is not None:
-        one.V = output.mT[None]
-        one.AX = None if passed is None else passed[None]
-    return one
+    if weight.view.wide:
+        return Factored(weight, group, B, A, None if passed is None else passed.mT[None])
+    if output is None:
+        return Factored(weight, group, A, B)
+    AX = None if passed is None else passed[None]
+    return Factored(weight, group, A, B, output.mT[None], AX)
 
 
 def _all(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -198,15 +201,15 @@ class FactoredSteps:
 
     def __init__(self) -> None:
         self._step = FactoredStep()
-        self._flags: dict[Weight, tuple[Tensor, Tensor]] = {}
+        self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
 
     def check(self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]) -> None:
         """Raise for factors that cannot be used, and for those of earlier steps."""
-        late = [weight.name for weight, (_, seen) in self._flags.items() if bool(seen)]
+        late = [weight.name for weight, (*_, seen) in self._flags.items() if any(seen.tolist())]
         if late:
-            for bad, seen in self._flags.values():
+            for bad, told, _ in self._flags.values():
                 bad.zero_()
-                seen.zero_()
+                told.zero_()
             raise NonFiniteGradientError(
                 f"the factors of {', '.join(late)} must be finite, and kept by a layer with the "
                 "same weight: at an earlier step they were not, and the step was not taken. Lower "
@@ -253,7 +256,7 @@ class FactoredSteps:
         A, B, V, AX = one.A, one.B, one.V, one.AX
         if update.maximize:
             A, AX = -A, None if AX is None else -AX
-        finite = torch.ones((), dtype=torch.bool, device=X.device)
+        finite: Tensor | None = None
         if update.momentum > 0:
             state.pop("momentum_buffer", None)  # of zeros, as `check` has seen
             known = (V, AX) if is_exact(X) and not late else ()  # late ones are not yet checked
@@ -261,24 +264,34 @@ class FactoredSteps:
             A, B, finite = with_momentum(state, (A, B), tangent, update, window)
             V = AX = None
         if is_worth_it(A.shape[-1], weight.d, X.shape[-1], X.device):
-            finite = finite & self._step(X, A, B, update.lr, V, AX).all()
+            flag = self._flag(weight)[1] if late and not skip else None
+            usable = self._step(X, A, B, update.lr, V, AX, flag)
+            if skip:
+                finite = usable.all() if finite is None else finite & usable.all()
         else:
             with users_precision(X):
                 G = A @ B.mT
             largest = torch.linalg.vector_norm(G, ord=float("inf"))
-            finite = finite & (largest <= LARGEST_GRADIENT[G.dtype])  # which NaN is not
+            fine = largest <= LARGEST_GRADIENT[G.dtype]  # which NaN is not
+            finite = fine if finite is None else finite & fine
             X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, "exp"))
         store(weight, X)
         if late and skip:
+            assert finite is not None
             state["skipped"] += ~finite
-        elif late:
-            bad, seen = self._flag(weight)
-            seen.copy_(bad.logical_or_(~finite), non_blocking=True)
+        elif late and finite is not None:
+            bad, told, _ = self._flag(weight)
+            told[1].copy_(bad.logical_or_(~finite), non_blocking=True)
 
-    def _flag(self, weight: Weight) -> tuple[Tensor, Tensor]:
+    def _flag(self, weight: Weight) -> tuple[Tensor, Tensor, Any]:
+        """What was wrong on the device; what the host knows, as a tensor and as numbers.
+
+        The kernels tell the first of two numbers, what is found out here is the second.
+        """
         if weight not in self._flags:
             bad = torch.zeros((), dtype=torch.bool, device=weight.p.device)
-            self._flags[weight] = bad, torch.zeros((), dtype=torch.bool, pin_memory=True)
+            told = torch.zeros(2, dtype=torch.int32, pin_memory=True)
+            self._flags[weight] = bad, told, told.numpy()
         return self._flags[weight]
 
 

@@ -1,7 +1,7 @@
 """The memory and the launches of factored steps on CUDA, for weights of one shape."""
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -9,14 +9,39 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .._triton import Launch
+from . import _products_triton as products
 from . import _triton as kernels
 from .reference import LONGEST, coefficients, longest_for, num_rounds
 
-DEPTH = 32
-"""Of the tiles of the factors."""
+
+class Tiles(NamedTuple):
+    """How a product is cut: rows and columns of a program's tile, entries of the sums at a time.
+
+    So few registers that two programs run side by side are worth some that are spilled.
+    """
+
+    high: int
+    wide: int
+    depth: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+    @property
+    def options(self) -> dict[str, int | None]:
+        """For the compiler."""
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+
+
+APPLY = Tiles(128, 128, 32, 8, 3, 128)
+MULTIPLY, MULTIPLY_SMALL = Tiles(128, 128, 32, 8, 3), Tiles(64, 64, 32, 4, 3)
+"""The small tiles are for products with few large ones."""
 
 BLOCK = 1024
 """Sums of shares that a program adds up."""
+
+PADDED = 64
+"""Rows of parts begin at multiples of it: those that are loaded at once."""
 
 ENOUGH, MANY = 128, 256
 """Programs that keep the device busy, and how many are aimed at where sums can be split."""
@@ -38,23 +63,31 @@ class Workspace:
         self.size = padded(rank)
         self._n, self._d, self._k = X.shape
         n, d, k, r, size = self._n, self._d, self._k, self.size // 2, self.size
-        rows = r if has_ax else size
+        self._rows = r if has_ax else size
         self._block = _block(size)
         self._tiles = (size // self._block) ** 2
+        self._wide_d, self._wide_k = (_tiles(length, PADDED) * PADDED for length in (d, k))
 
-        def new(*shape: int) -> Tensor:
-            return torch.zeros(n, *shape, dtype=torch.float32, device=X.device)
+        def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(n, *shape, dtype=dtype, device=X.device)
 
-        self._L = new(size, d)
-        self._B, self._checks = new(r, k), new(r, 2)
+        def pairs(rows: int, length: int) -> Tensor:
+            return new(2, rows, length, dtype=torch.float16)
+
+        self._L, self._L_units = pairs(size, self._wide_d), new(size)
+        self._has_v, self._checks = has_v, new(r, 2)
+        self._B = None if has_v else (pairs(r, self._wide_k), new(r), new(r, d))
         self._AX = new(r, k) if has_ax else None
-        self._has_v = has_v
-        self._M, self._T = new(size, size), new(rows, k)
-        self._shares = [new(_cut(n, a, d, c)[2], a, c) for a, c in ((size, size), (rows, k))]
-        self._MW, self._JT, self._C = new(size, 2 * size), new(size, k), new(size, k)
+        self._M, self._M_shares = new(size, size), new(_cut(n, size, d, size)[2], size, size)
+        self._T = new(_cut(n, self._rows, d, k)[2], self._rows, k)
+        self._MW, self._JT, self._C = new(size, 2 * size), new(size, k), new(size, self._wide_k)
+        self._C_pairs, self._C_units = pairs(size, self._wide_k), new(self._wide_k)
         self._W2, self._P = new(size, size), (new(size, size), new(size, size))
         self._norms, self._scales = new(self._tiles), new(size + 1)
-        self._launches: dict[tuple[int, ...], list[Launch]] = {}
+        self._numbers, self._usable = new(2)[0], torch.zeros(n, dtype=torch.bool, device=X.device)
+        self._flag = torch.zeros(1, dtype=torch.int32, device=X.device)
+        self._first: dict[tuple[Any, ...], Launch] = {}
+        self._rest: dict[tuple[int, ...], Repeated] = {}
 
     def __call__(
         self,
@@ -66,6 +99,7 @@ class Workspace:
         AX: Float[Tensor, "n r k"] | None,
         row: int,
         tolerance: float,
+        flag: Tensor | None = None,
     ) -> Bool[Tensor, "n"]:
         r"""Step in place; returns which factors were finite, and V that of this X.
 
@@ -78,66 +112,104 @@ class Workspace:
             AX: $A^\top X$, if it was announced.
             row: The row of X in which V is checked.
             tolerance: How far it may be off, relative to B.
-        """
-        half = self.size // 2
-        _fill(self._L[:, :half], A.mT)
-        _fill(self._B, B.mT)
-        if V is not None:
-            _fill(self._L[:, half:], V.mT)
-        if AX is not None and self._AX is not None:
-            _fill(self._AX, AX)
-        place = (X.data_ptr(), *X.stride())
-        if place not in self._launches:
-            if len(self._launches) == MANY:  # points that are copies move from step to step
-                self._launches.clear()
-            self._launches[place] = self._make(X)
-        numbers = {"lr": -min(lr, LARGEST_LR), "row": row, "tolerance": tolerance}
-        on_cuda = X.device.type == "cuda"
-        with torch.cuda.device(X.device) if on_cuda else nullcontext():
-            stream = torch._C._cuda_getCurrentRawStream(X.device.index) if on_cuda else 0
-            for launch in self._launches[place]:
-                launch(numbers, stream)
-        return torch.isfinite(self._scales[:, -1])
+            flag: An int32 in memory that the device can reach: set where factors were not usable.
 
-    def _make(self, X: Float[Tensor, "n d k"]) -> list[Launch]:
+        Returns:
+            In memory that the next call overwrites.
+        """
+        flag = self._flag if flag is None else flag
+        place = (X.data_ptr(), *X.stride(), flag.data_ptr())
+        given = {"A_ptr": A, "B_ptr": B, "V_ptr": V, "AX_ptr": AX}
+        of = [F if F is None else (F.stride(), F.data_ptr() % 16) for F in given.values()]
+        layout = (place, *of)
+        rest, first = self._rest.get(place), self._first.get(layout)
+        if rest is None:
+            if len(self._rest) == MANY:  # points that are copies move from step to step
+                self._rest.clear()
+                self._first.clear()
+            rest = self._rest[place] = Repeated(self._make(X, flag))
+        if first is None:
+            first = self._first[layout] = self._take(X, given)
+        for name, F in given.items():
+            if F is not None:
+                first.move(name, F)
+        numbers = {"lr": -min(lr, LARGEST_LR), "tolerance": tolerance, "row": row}
+        numbers["rank"] = A.shape[2]
+        device, on_cuda = X.device, X.device.type == "cuda"
+        elsewhere = on_cuda and device.index != torch.cuda.current_device()
+        with torch.cuda.device(device) if elsewhere else nullcontext():
+            first(numbers, torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0)
+            rest(device)
+        return self._usable
+
+    def fits(self, rank: int) -> bool:
+        """Whether factors of this rank are rounded up to those of the workspace."""
+        return padded(rank) == self.size
+
+    def _take(self, X: Float[Tensor, "n d k"], given: dict[str, Tensor | None]) -> Launch:
+        """The launch that reads the factors."""
+        right, units, _ = self._B or (None, None, None)
+        half, A = self.size // 2, given["A_ptr"]
+        assert A is not None
+        rows = 1 if A.stride(1) == 1 else 8  # a sector of 32 bytes, where it lies across
+        names = {"A_ptr": "stride_a", "B_ptr": "stride_b", "V_ptr": "stride_v"}
+        names["AX_ptr"] = "stride_ax"
+        strides = {names[key]: (0, 0, 0) if F is None else F.stride() for key, F in given.items()}
+        arguments: dict[str, Any] = {
+            "L_ptr": self._L, "units_ptr": self._L_units, "right_ptr": right,
+            "right_units_ptr": units, "T_ptr": self._AX, "checks_ptr": self._checks,
+            "numbers_ptr": self._numbers, "X_ptr": X, "stride_x": X.stride(), **given, **strides,
+            "d": self._d, "k": self._k, "half": half, "wide_d": self._wide_d,
+            "wide_k": self._wide_k, "HAS_V": self._has_v, "HAS_AX": self._AX is not None,
+            "ROWS": rows, "WIDE": 1024 // rows,
+        }  # fmt: skip
+        return Launch(products._take, 2 * self._n * half // rows, arguments, num_warps=4)
+
+    def _make(self, X: Float[Tensor, "n d k"], flag: Tensor) -> list[Launch]:
+        """The launches after it."""
         n, d, k, size, half = self._n, self._d, self._k, self.size, self.size // 2
-        L, launches = self._L, []
-        sizes: dict[str, Any] = {"size": size, "k": k, "d": d, "tiles": self._tiles}
-        strides = dict(zip(("stride_xn", "stride_xi", "stride_xj"), X.stride(), strict=True))
-        if self._has_v:
-            checked: dict[str, Any] = {"checks_ptr": self._checks, "L_ptr": L, "B_ptr": self._B}
-            checked |= {"X_ptr": X, **sizes, **strides, "HIGH": 4, "WIDE": 256}
-            launches.append(Launch(kernels._check, n * _tiles(half, 4), checked))
-        else:  # V^T = B^T X^T, into the lower half of L^T
-            launches.append(_product(L[:, None, half:], self._B, X.mT, _cut(n, half, k, d, 1)))
-        rows = L if self._AX is None else L[:, half:]
-        pairs = (self._M, L, L.mT), (self._T, rows, X)
-        for shares, (out, left, right) in zip(self._shares, pairs, strict=True):
-            cut = _cut(n, left.shape[1], d, right.shape[2])
-            launches.append(_product(shares, left, right, cut))
-            added = {"out_ptr": out, "shares_ptr": shares, "length": out[0].numel()}
-            added |= {"SHARES": shares.shape[1], "BLOCK": BLOCK}
-            programs = n * _tiles(out[0].numel(), BLOCK)
-            launches.append(Launch(kernels._add_shares, programs, added))
+        launches = []
+        if self._B is not None:  # V^T = B^T X^T, into the lower half of L^T
+            right, units, V = self._B
+            cut = _cut(n, half, k, d, 1)
+            launches.append(_product(V[:, None], right, units, X.mT, None, cut))
+            lower = (self._L[:, 0, half:], self._L_units[:, half:], V)
+            launches.append(_split(*lower, self._L.stride(1), 1, 1024))
+        cut = _cut(n, size, d, size)
+        pairs = (self._L, self._L_units)
+        launches.append(_product(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
+        added = {"out_ptr": self._M, "shares_ptr": self._M_shares, "length": size * size}
+        added |= {"SHARES": cut[2], "BLOCK": BLOCK}
+        launches.append(Launch(kernels._add_shares, n * _tiles(size * size, BLOCK), added))
+        cut = _cut(n, self._rows, d, k)
+        known = size - self._rows
+        pairs = (self._L[:, :, known:], self._L_units[:, known:])
+        launches.append(_product(self._T, *pairs, X, None, cut))
         shared: dict[str, Any] = {
             "scales_ptr": self._scales,
+            "units_ptr": self._L_units,
+            "numbers_ptr": self._numbers,
             "norms_ptr": self._norms,
             "MW_ptr": self._MW,
             "JT_ptr": self._JT,
             "W2_ptr": self._W2,
             "C_ptr": self._C,
-            "L_ptr": L,
-            **sizes,
+            "size": size,
+            "d": d,
+            "k": k,
+            "wide_d": self._wide_d,
+            "wide_k": self._wide_k,
+            "tiles": self._tiles,
             "longest": LONGEST,
             "TILES": triton.next_power_of_2(self._tiles),
-            "DEPTH": DEPTH,
+            "DEPTH": 32,
         }
         high, wide = 32, 64
         programs = n * _tiles(size, high) * (_tiles(size, wide) + _tiles(k, wide))
-        sums = {"M_ptr": self._M, "T_ptr": self._T, "AX_ptr": self._AX}
-        sums |= {"checks_ptr": self._checks}
+        sums = {"M_ptr": self._M, "T_ptr": self._T, "AX_ptr": self._AX, "rows_of_t": self._rows}
+        sums |= {"checks_ptr": self._checks, "flags_ptr": flag, "usable_ptr": self._usable}
         options = {"HALF": triton.next_power_of_2(half), "HIGH": high, "WIDE": wide}
-        options |= {"HAS_V": self._has_v, "HAS_AX": self._AX is not None}
+        options |= {"HAS_V": self._has_v, "HAS_AX": self._AX is not None, "SHARES": cut[2]}
         launches.append(Launch(kernels._balance, programs, {**shared, **sums, **options}))
         small = {**shared, "BLOCK": self._block}
         launches.append(Launch(kernels._square, 2 * n * self._tiles, small, num_warps=4))
@@ -150,11 +222,58 @@ class Workspace:
         last = {**shared, "P_ptr": self._P[0], "BLOCK": 64}
         programs = n * _tiles(size, 64) * _tiles(k, 64)
         launches.append(Launch(kernels._combine, programs, last, num_warps=4))
-        tile, *_ = _cut(n, d, size, k, 1)
-        applied = {**shared, **strides, "X_ptr": X, "BLOCK": tile}
-        programs = n * _tiles(d, tile) * _tiles(k, tile)
-        launches.append(Launch(kernels._apply, programs, applied, num_warps=tile // 16))
+        columns = (self._C_pairs[:, 0].mT, self._C_units, self._C.mT)
+        launches.append(_split(*columns, self._C_pairs.stride(1), 32, 32))
+        tile = APPLY
+        applied = {**shared, "X_ptr": X, "stride_x": X.stride(), "L_ptr": self._L}
+        applied |= {"C_ptr": self._C_pairs, "C_units_ptr": self._C_units}
+        applied |= {"HIGH": tile.high, "WIDE": tile.wide}
+        applied["DEPTH"] = tile.depth if size % tile.depth == 0 else 32
+        programs = n * _tiles(d, tile.high) * _tiles(k, tile.wide)
+        launches.append(Launch(products._apply, programs, applied, **tile.options))
         return launches
+
+
+class Repeated:
+    """Launches that are the same at every step: from the third on one CUDA graph, in half the time.
+
+    Args:
+        launches: In their order; none of them takes a number.
+    """
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self._launches, self._calls = launches, 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, device: torch.device) -> None:
+        """Launch them all."""
+        self._calls += 1
+        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            self._launch(device)
+            return
+        if self._graph is None and self._calls > 2:  # by then they are compiled
+            self._graph = self._captured(device)
+        if self._graph is None:
+            self._launch(device)
+        else:
+            self._graph.replay()
+
+    def _captured(self, device: torch.device) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        # Not by torch.cuda.graph, which would wait for the device; other threads may go on.
+        with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self._launch(device)
+            finally:
+                graph.capture_end()
+        return graph
+
+    def _launch(self, device: torch.device) -> None:
+        on_cuda = device.type == "cuda"
+        stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
+        for launch in self._launches:
+            launch({}, stream)
 
 
 def padded(rank: int) -> int:
@@ -168,43 +287,63 @@ def _block(size: int) -> int:
     return 32 if size < 512 else 64
 
 
-def _fill(rows: Tensor, given: Tensor) -> None:
-    """Copy the given rows, and fill up with zeros."""
-    r = given.shape[1]
-    rows[:, :r].copy_(given)
-    if r < rows.shape[1]:
-        rows[:, r:].zero_()
-
-
 def _tiles(length: int, tile: int) -> int:
     return -(-length // tile)
 
 
-def _cut(n: int, a: int, b: int, c: int, most: int | None = None) -> tuple[int, int, int]:
-    """The tile of a product (a, b) (b, c), and how its sums are split: length and number.
+def _cut(n: int, a: int, b: int, c: int, most: int | None = None) -> tuple[Tiles, int, int]:
+    """The tiles of a product (a, b) (b, c), and how its sums are split: length and number.
 
     A split sum has shares of at least 256; `most` limits their number.
     """
-    for tile in (128, 64):
-        tiles = n * _tiles(a, tile) * _tiles(c, tile)
+    for tile in (MULTIPLY, MULTIPLY_SMALL):
+        tiles = n * _tiles(a, tile.high) * _tiles(c, tile.wide)
         splits = max(1, min(MANY // tiles, b // 256, most or b))
         if tiles * splits >= ENOUGH:
             break
-    share = _tiles(_tiles(b, splits), DEPTH) * DEPTH
+    share = _tiles(_tiles(b, splits), tile.depth) * tile.depth
     return tile, share, _tiles(b, share)
 
 
-def _product(out: Tensor, A: Tensor, B: Tensor, cut: tuple[int, int, int]) -> Launch:
-    """A B, with the shares of its sums apart in `out` (n, splits, a, c)."""
-    (n, a, b), c = A.shape, B.shape[-1]
-    tile, share, splits = cut
+def _product(
+    out: Float[Tensor, "n splits a c"],
+    left: Float[Tensor, "n 2 a wide"],
+    left_units: Float[Tensor, "n a"],
+    right: Tensor,
+    right_units: Float[Tensor, "n c"] | None,
+    cut: tuple[Tiles, int, int],
+) -> Launch:
+    """Pairs times X, or other pairs if these have units; the shares of the sums lie apart."""
+    n, _, a, _ = left.shape
+    (b, c), (tile, share, splits) = right.shape[-2:], cut
     arguments = {
-        "out_ptr": out, "A_ptr": A, "B_ptr": B, "a": a, "b": b, "c": c,
-        "share": share, "splits": splits,
-        "stride_out_n": out.stride(0) // splits, "stride_a_n": A.stride(0),
-        "stride_b_n": B.stride(0), "stride_out": out.stride(2), "stride_a": A.stride(1),
-        "stride_bi": B.stride(1), "stride_bj": B.stride(2),
-        "HIGH": tile, "WIDE": tile, "DEPTH": DEPTH,
+        "out_ptr": out, "left_ptr": left, "left_units_ptr": left_units, "right_ptr": right,
+        "right_units_ptr": right_units, "a": a, "b": b, "c": c, "share": share, "splits": splits,
+        "left_low": left.stride(1), "left_n": left.stride(0), "stride_left": left.stride(2),
+        "left_units_n": left_units.stride(0), "right_low": right.stride(1),
+        "right_n": right.stride(0), "stride_ri": right.stride(-2), "stride_rj": right.stride(-1),
+        "stride_out": out.stride(2), "stride_out_n": out.stride(0) // splits,
+        "SPLIT": right_units is not None, "HIGH": tile.high, "WIDE": tile.wide,
+        "DEPTH": tile.depth,
     }  # fmt: skip
-    programs = n * splits * _tiles(a, tile) * _tiles(c, tile)
-    return Launch(kernels._multiply, programs, arguments, num_warps=tile // 16)
+    programs = n * splits * _tiles(a, tile.high) * _tiles(c, tile.wide)
+    return Launch(products._multiply, programs, arguments, **tile.options)
+
+
+def _split(
+    out: Float[Tensor, "n rows length"],
+    units: Float[Tensor, "n rows"],
+    given: Float[Tensor, "n rows length"],
+    low: int,
+    rows: int,
+    wide: int,
+) -> Launch:
+    """Split some rows of a matrix; `low` is the way to the lower parts."""
+    n, num, length = given.shape[0], out.shape[1], given.shape[2]
+    arguments = {
+        "out_ptr": out, "units_ptr": units, "given_ptr": given, "rows": num, "length": length,
+        "low": low, "out_n": out.stride(0), "out_row": out.stride(1), "out_inner": out.stride(2),
+        "units_n": units.stride(0), "given_n": given.stride(0), "given_row": given.stride(1),
+        "given_inner": given.stride(2), "ROWS": rows, "WIDE": wide,
+    }  # fmt: skip
+    return Launch(products._split, n * num // rows, arguments, num_warps=4)

@@ -2,7 +2,7 @@ r"""`rotate_factored` on CUDA: a fixed list of launches, whose lengths the devic
 
 The factors lie in memory as rows of $L^\top$, as a layer leaves them. Balancing them is put off:
 the products take the factors as they come, and `_balance` scales the small results, to the trace 1
-of M. Products are of TF32 triples, as exact as float32.
+of M. Products are of TF32 triples, as exact as float32; `_products_triton` has the large ones.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -11,82 +11,6 @@ import triton
 import triton.language as tl
 
 from ..multiply_where._triton import tile_at, tile_product
-
-
-@triton.jit
-def _multiply(
-    out_ptr,
-    A_ptr,
-    B_ptr,
-    a,
-    b,
-    c,
-    share,
-    splits,
-    stride_out_n,
-    stride_a_n,
-    stride_b_n,
-    stride_out,
-    stride_a,
-    stride_bi,
-    stride_bj,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """A (n, a, b), with unit stride, times B (n, b, c); each share of b apart in `out`."""
-    down, across = tl.cdiv(a, HIGH), tl.cdiv(c, WIDE)
-    part = tl.program_id(0) // (down * across)
-    matrix, split = (part // splits).to(tl.int64), part % splits
-    row, column = tile_at(tl.program_id(0) % (down * across), down, across)
-    rows = (row * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
-    columns = (column * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
-    at_a = A_ptr + matrix * stride_a_n + rows * stride_a
-    at_b = B_ptr + matrix * stride_b_n + columns * stride_bj
-    start = split * share
-    end = min(start + share, b)
-    total = tile_product(
-        at_a, at_b, 1, stride_bi, rows < a, columns < c, start, end, HIGH, WIDE, DEPTH
-    )
-    at = out_ptr + part.to(tl.int64) * stride_out_n + rows * stride_out + columns
-    tl.store(at, total, mask=(rows < a) & (columns < c))
-
-
-@triton.jit(do_not_specialize=["row"])
-def _check(
-    checks_ptr,
-    L_ptr,
-    B_ptr,
-    X_ptr,
-    row,
-    d,
-    k,
-    size,
-    stride_xn,
-    stride_xi,
-    stride_xj,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """For each row of B^T how far V is from X B in one row of X, and its own length, squared."""
-    half = size // 2
-    matrix = (tl.program_id(0) // tl.cdiv(half, HIGH)).to(tl.int64)
-    rows = tl.program_id(0) % tl.cdiv(half, HIGH) * HIGH + tl.arange(0, HIGH)
-    here = matrix * half + rows
-    total = tl.zeros((HIGH, WIDE), tl.float32)
-    length = tl.zeros((HIGH, WIDE), tl.float32)
-    at_x = X_ptr + matrix * stride_xn + row.to(tl.int64) * stride_xi
-    for start in range(0, k, WIDE):
-        columns = start + tl.arange(0, WIDE)
-        present = (rows < half)[:, None] & (columns < k)[None, :]
-        B = tl.load(B_ptr + here[:, None] * k + columns[None, :], mask=present, other=0.0)
-        x = tl.load(at_x + columns.to(tl.int64) * stride_xj, mask=columns < k, other=0.0)
-        total += B * x[None, :]
-        length += B * B
-    at_v = L_ptr + (matrix * size + half + rows) * d + row
-    error = tl.load(at_v, mask=rows < half, other=0.0) - tl.sum(total, axis=1)
-    tl.store(checks_ptr + 2 * here, error * error, mask=rows < half)
-    tl.store(checks_ptr + 2 * here + 1, tl.sum(length, axis=1), mask=rows < half)
 
 
 @triton.jit
@@ -133,27 +57,31 @@ def _is_stale(checks_ptr, size, tolerance, HALF: tl.constexpr):
 
 @triton.jit
 def _balance(
+    flags_ptr,
+    usable_ptr,
     checks_ptr,
+    numbers_ptr,
     scales_ptr,
     MW_ptr,
     JT_ptr,
     M_ptr,
     T_ptr,
     AX_ptr,
-    tolerance,
     size,
     k,
+    rows_of_t,
     HAS_V: tl.constexpr,
     HAS_AX: tl.constexpr,
+    SHARES: tl.constexpr,
     HALF: tl.constexpr,
     HIGH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """Scale M and T = L^T X, and write [M JM], J T and the scales.
 
-    The last of the scales is the trace, NaN where V is stale, which stops all that follows.
-
-    What is written for row i of the product with J comes from the row i + r, or i - r.
+    The last of the scales is the trace, NaN where V is stale, which stops all that follows and is
+    told. T is the sum of its shares. What is written for row i of the product with J comes from the
+    row i + r, or i - r.
     """
     half = size // 2
     down, wide = tl.cdiv(size, HIGH), tl.cdiv(size, WIDE)
@@ -164,8 +92,9 @@ def _balance(
     M_ptr += matrix * size * size
     trace = _trace(M_ptr, size, HALF)
     if HAS_V:
-        checks_ptr += matrix * size
-        trace = tl.where(_is_stale(checks_ptr, size, tolerance, HALF), float("nan"), trace)
+        tolerance = tl.load(numbers_ptr + 1)
+        is_stale = _is_stale(checks_ptr + matrix * size, size, tolerance, HALF)
+        trace = tl.where(is_stale, float("nan"), trace)
     some = trace > 0
     root = tl.where(some, 1 / tl.sqrt(tl.where(some, trace, 1.0)), 0.0)
     scales = _balances(M_ptr, rows, size) * root
@@ -176,6 +105,9 @@ def _balance(
     if column == 0:
         tl.store(scales_ptr + matrix * (size + 1) + rows, scales, mask=rows < size)
         tl.store(scales_ptr + matrix * (size + 1) + size, trace)
+        usable = trace < float("inf")
+        tl.store(usable_ptr + matrix, usable)
+        tl.store(flags_ptr, 1, mask=usable == 0)
     if column < wide:
         columns = column * WIDE + tl.arange(0, WIDE)
         present = (rows < size)[:, None] & (columns < size)[None, :]
@@ -187,14 +119,14 @@ def _balance(
     else:
         columns = (column - wide) * WIDE + tl.arange(0, WIDE)
         present = (rows < size)[:, None] & (columns < k)[None, :]
+        skipped = size - rows_of_t  # whose sums lie in AX
+        at_t = T_ptr + matrix * SHARES * rows_of_t * k + (at - skipped) * k + columns[None, :]
+        T = tl.zeros((HIGH, WIDE), tl.float32)
+        for share in tl.static_range(SHARES):
+            T += tl.load(at_t + share * rows_of_t * k, mask=present & (at >= skipped), other=0.0)
         if HAS_AX:
-            at_ax = AX_ptr + matrix * half * k + at * k + columns[None, :]
-            at_t = T_ptr + matrix * half * k + (at - half) * k + columns[None, :]
-            T = tl.load(at_ax, mask=present & (at < half), other=0.0)
-            T += tl.load(at_t, mask=present & (at >= half), other=0.0)
-        else:
-            at_t = T_ptr + matrix * size * k + at * k + columns[None, :]
-            T = tl.load(at_t, mask=present, other=0.0)
+            at_ax = AX_ptr + (matrix * half + at) * k + columns[None, :]
+            T += tl.load(at_ax, mask=present & (at < half), other=0.0)
         at_jt = JT_ptr + matrix * size * k + turned * k + columns[None, :]
         tl.store(at_jt, sign * scales[:, None] * T, mask=present)
 
@@ -223,11 +155,12 @@ def _square(norms_ptr, W2_ptr, MW_ptr, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _length(norms_ptr, scales_ptr, matrix, lr, longest, tiles, size, TILES: tl.constexpr):
+def _length(norms_ptr, scales_ptr, numbers_ptr, matrix, longest, tiles, size, TILES: tl.constexpr):
     """The step along the scaled generator, cut, and the norm of the turn; NaN if one is."""
     places = tl.arange(0, TILES)
     squares = tl.load(norms_ptr + matrix * tiles + places, mask=places < tiles, other=0.0)
     norm = tl.sqrt(tl.sqrt(tl.sum(squares)))
+    lr = tl.load(numbers_ptr)
     whole = tl.abs(lr) * tl.load(scales_ptr + matrix * (size + 1) + size)
     cut = tl.where(whole * norm > longest, longest / tl.where(norm > 0, norm, 1.0), whole)
     return tl.where(lr < 0, -cut, cut), cut * norm
@@ -241,7 +174,7 @@ def _term(
     MW_ptr,
     norms_ptr,
     scales_ptr,
-    lr,
+    numbers_ptr,
     longest,
     above,
     enough,
@@ -255,7 +188,7 @@ def _term(
     """One round of the series: Z^2 P + a I + b Z; nothing for steps that do not need it."""
     across = size // BLOCK
     matrix = (tl.program_id(0) // (across * across)).to(tl.int64)
-    eta, length = _length(norms_ptr, scales_ptr, matrix, lr, longest, tiles, size, TILES)
+    eta, length = _length(norms_ptr, scales_ptr, numbers_ptr, matrix, longest, tiles, size, TILES)
     if length > above:
         tile = tl.program_id(0) % (across * across)
         rows = (tile // across * BLOCK + tl.arange(0, BLOCK))[:, None]
@@ -279,19 +212,21 @@ def _combine(
     JT_ptr,
     norms_ptr,
     scales_ptr,
-    lr,
+    units_ptr,
+    numbers_ptr,
     longest,
     tiles,
     size,
     k,
+    wide_k,
     TILES: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """What the rows of L^T, as they came, are multiplied by: the scaled eta P J T."""
+    """What the rows of L^T, in their units, are multiplied by: the scaled eta P J T."""
     down, across = tl.cdiv(size, BLOCK), tl.cdiv(k, BLOCK)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    eta, length = _length(norms_ptr, scales_ptr, matrix, lr, longest, tiles, size, TILES)
+    eta, length = _length(norms_ptr, scales_ptr, numbers_ptr, matrix, longest, tiles, size, TILES)
     if length >= 0:
         row, column = tile_at(tl.program_id(0) % (down * across), down, across)
         rows = (row * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
@@ -301,35 +236,8 @@ def _combine(
         total = tile_product(
             at_a, at_b, 1, k, rows < size, columns < k, 0, size, BLOCK, BLOCK, DEPTH
         )
-        total *= eta * tl.load(scales_ptr + matrix * (size + 1) + rows, mask=rows < size, other=0.0)
-        at = C_ptr + (matrix * size + rows) * k + columns
+        scales = tl.load(scales_ptr + matrix * (size + 1) + rows, mask=rows < size, other=0.0)
+        units = tl.load(units_ptr + matrix * size + rows, mask=rows < size, other=0.0)
+        total *= eta * (scales * units)
+        at = C_ptr + (matrix * size + rows) * wide_k + columns
         tl.store(at, total, mask=(rows < size) & (columns < k))
-
-
-@triton.jit
-def _apply(
-    X_ptr,
-    L_ptr,
-    C_ptr,
-    scales_ptr,
-    d,
-    k,
-    size,
-    stride_xn,
-    stride_xi,
-    stride_xj,
-    BLOCK: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """X + L C, unless the factors were not finite."""
-    down, across = tl.cdiv(d, BLOCK), tl.cdiv(k, BLOCK)
-    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    if tl.load(scales_ptr + matrix * (size + 1) + size) < float("inf"):
-        row, column = tile_at(tl.program_id(0) % (down * across), down, across)
-        rows = (row * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
-        columns = (column * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
-        at_a, at_b = L_ptr + matrix * size * d + rows, C_ptr + matrix * size * k + columns
-        total = tile_product(at_a, at_b, d, k, rows < d, columns < k, 0, size, BLOCK, BLOCK, DEPTH)
-        at = X_ptr + matrix * stride_xn + rows * stride_xi + columns * stride_xj
-        present = (rows < d) & (columns < k)
-        tl.store(at, tl.load(at, mask=present, other=0.0) + total, mask=present)

@@ -85,6 +85,20 @@ def _phi(Z: Float[Tensor, "n s s"], rounds: int) -> Float[Tensor, "n s s"]:
     return P
 
 
+def split(
+    x: Float[Tensor, "*rows length"],
+) -> tuple[Float[Tensor, "*rows length"], Float[Tensor, "*rows length"], Float[Tensor, "*rows"]]:
+    """Two float16 parts and the unit of each row, a power of two: x is unit (high + low).
+
+    So the products of the CUDA kernels are those of float16, which are exact in float32; the low
+    parts times each other are left out. The largest entry of a row is between 2^14 and 2^15.
+    """
+    exponent = x.abs().amax(-1).frexp().exponent.clamp(min=-111)
+    scaled = torch.ldexp(x, 15 - exponent[..., None])
+    high = scaled.half()
+    return high, (scaled - high).half(), torch.ldexp(torch.ones_like(x[..., 0]), exponent - 15)
+
+
 def coefficients(m: int) -> tuple[float, float]:
     """Of the terms 2m and 2m + 1."""
     return 1 / math.factorial(2 * m + 1), 1 / math.factorial(2 * m + 2)
