@@ -224,7 +224,7 @@ def test_the_products_of_a_layer_are_used(sizes, generator, monkeypatch):
     model(x).pow(3).sum().backward()
     before = model.weight.detach().clone()
     FlowSGD([model.weight], **DENSE).step()
-    ((_, A, B, _, V, AX),) = seen
+    ((_, A, B, _, V, AX, _),) = seen
     X = before if sizes[1] >= sizes[0] else before.mT
     assert_close("V", (X @ B[0]), V[0])
     assert (AX is None) == (sizes[1] < sizes[0])  # of a wide weight the output is not kept

@@ -35,8 +35,8 @@ def is_exact(X: Tensor) -> bool:
     """Whether torch computes products of such tensors in their own precision."""
     if X.dtype != torch.float32:
         return X.dtype == torch.float64
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    backend = backends[0 if X.device.type == "cuda" else 1]
+    on_cuda = X.device.type == "cuda"
+    backend = torch.backends.cuda.matmul if on_cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     return backend.fp32_precision in ("none", "ieee")
 
 

@@ -2,9 +2,8 @@ r"""Factors of a linear layer's gradient, kept instead of the gradient.
 
 For $y = aW^\top$ the gradient of W is $g^\top a$ with the gradient g of y: its factors are what the
 backward pass has at hand, of rank batch, and the products of the step with W are y and the gradient
-$gW$ that is passed back. A hook marks the layer's input, and `linear` of a marked input hides the
-weight from autograd, so its gradient is never formed, and lets input and output pass through
-functions that note what comes by.
+$gW$ that is passed back. A hook marks the layer's input, and `linear` of a marked input has a
+backward pass that notes all of this and never forms the weight's gradient.
 """
 
 from collections.abc import Callable, Iterable, MutableMapping
@@ -184,57 +183,34 @@ def _linear(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`linear` that leaves a record; weights that no optimiser can have get their gradient."""
     if not (isinstance(weight, nn.Parameter) and weight.requires_grad):
         return linear(a, weight, bias)
-    use, wide = _Use(weight._version), weight.shape[0] < weight.shape[1]
-    x = _Passed.apply(a, use) if a.requires_grad else a  # type: ignore[no-untyped-call]
-    useless = wide or weight.dtype in HALVES or torch.is_autocast_enabled(a.device.type)
-    y = product = linear(x, weight.detach(), bias if useless else None)
-    if bias is not None and not useless:
-        y = product + bias  # apart, since a small product loses its digits to a large bias
-    out: Tensor = _Note.apply(y, a.detach(), weight, use)  # type: ignore[no-untyped-call]
-    if not useless:
-        use.product, use.product_version = product.detach(), product._version
+    out: Tensor = _Linear.apply(a, weight, bias)  # type: ignore[no-untyped-call]
     return out
 
 
-@dataclass
-class _Use:
-    """One forward pass of a layer.
-
-    Args:
-        version: Of the weight.
-        product: The output without the bias, or None where a step has no use for it.
-        product_version: Its version: without a bias an activation in place overwrites it.
-        record: Of the last backward pass, if that counts.
-    """
-
-    version: int
-    product: Tensor | None = None
-    product_version: int = -1
-    record: Record | None = None
-
-    def output(self) -> Tensor | None:
-        """The output without the bias, (r, rows)."""
-        if self.product is None or self.product._version != self.product_version:
-            return None
-        return _rows(self.product)
-
-
-class _Note(torch.autograd.Function):
-    """The identity, in place, whose backward pass notes the gradient that passes.
+class _Linear(torch.autograd.Function):
+    """`linear`, whose backward pass notes what it has at hand instead of the weight's gradient.
 
     The weight gets none, but is an input: so the backward pass knows whether it was asked for one.
     """
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, a: Tensor, weight: Tensor, use: _Use) -> Tensor:
-        ctx.mark_dirty(y)  # a view of y could not be overwritten by what follows
-        ctx.save_for_backward(a)
-        ctx.use = use
+    def forward(ctx: Any, a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        wide = weight.shape[0] < weight.shape[1]
+        useless = wide or weight.dtype in HALVES or torch.is_autocast_enabled(a.device.type)
+        y = linear(a, weight, bias if useless else None)
+        product = y = y.data if y._is_view() else y  # a view could not be overwritten afterwards
+        if bias is not None and not useless:
+            y = product + bias  # apart, since a small product loses its digits to a large bias
+        ctx.save_for_backward(a, weight)
+        ctx.version = weight._version
+        ctx.dtype = None if bias is None else bias.dtype
+        ctx.product = None if useless else product.detach()
+        ctx.product_version = product._version  # without a bias an activation may overwrite it
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (a,), use, leaf = ctx.saved_tensors, ctx.use, ctx.next_functions[2][0]
+        (a, weight), leaf = ctx.saved_tensors, ctx.next_functions[1][0]
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "captured layers have first derivatives only: a backward pass has "
@@ -247,27 +223,19 @@ class _Note(torch.autograd.Function):
                 "a captured layer forms no gradient of its weight: torch.autograd.grad asks for "
                 "it. Call `backward()` instead, or remove the capture."
             ) from error
-        use.record = None
+        passed, left = None, _rows(g)
+        if ctx.needs_input_grad[0]:
+            passed = (g @ weight.to(g.dtype)).to(a.dtype)
         if counts:
-            use.record = Record(_rows(g), _rows(a), use.output(), use.version)
-            _records.setdefault(leaf.variable, []).append(use.record)
-        return g, None, None, None
-
-
-class _Passed(torch.autograd.Function):
-    """The identity, whose backward pass notes what the layer passes back."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, use: _Use) -> Tensor:
-        ctx.use = use
-        return a.view_as(a)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        if ctx.use.record is not None and is_exact(g):
-            ctx.use.record.keep("passed", _rows(g))
-        return g, None
+            product = ctx.product
+            whole = product is not None and product._version == ctx.product_version
+            record = Record(left, _rows(a), _rows(product) if whole else None, ctx.version)
+            if passed is not None and is_exact(passed):
+                record.keep("passed", _rows(passed))
+            _records.setdefault(leaf.variable, []).append(record)
+        return passed, None, left.sum(0).to(ctx.dtype) if ctx.needs_input_grad[2] else None
 
 
 def _rows(t: Tensor) -> Tensor:
-    return t.detach().reshape(-1, t.shape[-1])
+    rows = t.detach()
+    return rows if rows.ndim == 2 else rows.reshape(-1, t.shape[-1])
