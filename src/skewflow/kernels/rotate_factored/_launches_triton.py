@@ -80,7 +80,8 @@ class Workspace:
         self._AX = new(r, k) if has_ax else None
         self._M, self._M_shares = new(size, size), new(_cut(n, size, d, size)[2], size, size)
         self._T = new(_cut(n, self._rows, d, k)[2], self._rows, k)
-        self._MW, self._JT, self._C = new(size, 2 * size), new(size, k), new(size, self._wide_k)
+        self._MW, self._JT = new(size, 2 * size), pairs(size, self._wide_k)
+        self._C = new(size, self._wide_k)
         self._C_pairs, self._C_units = pairs(size, self._wide_k), new(self._wide_k)
         self._W2, self._P = new(size, size), (new(size, size), new(size, size))
         self._norms, self._scales = new(self._tiles), new(size + 1)

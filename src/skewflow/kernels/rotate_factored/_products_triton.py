@@ -11,15 +11,7 @@ import triton
 import triton.language as tl
 
 from ..multiply_where._triton import tile_at
-
-UNIT = tl.constexpr(2.0**-15)
-"""Of the entries of X, which are at most 1."""
-
-
-@triton.jit
-def _halves(x):
-    high = x.to(tl.float16)
-    return high, (x - high.to(tl.float32)).to(tl.float16)
+from ._triton import UNIT, halves
 
 
 @triton.jit
@@ -50,7 +42,7 @@ def _split_rows(
     for first in range(0, length, WIDE):
         inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
         x = tl.load(at + inner * stride, mask=inside & (inner < length), other=0.0)
-        high, low = _halves(x * scale)
+        high, low = halves(x * scale)
         tl.store(at_high + inner * stride_out, high, mask=inner < length)
         tl.store(at_low + inner * stride_out, low, mask=inner < length)
     unit = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
@@ -228,7 +220,7 @@ def _multiply(
             right_rest = tl.load(at + right_low, mask=before, other=0.0)
         else:
             X = tl.load(at, mask=before & (inner < b)[:, None], other=0.0)
-            right, right_rest = _halves(X * (1 / UNIT))
+            right, right_rest = halves(X * (1 / UNIT))
         total = tl.dot(low, right, total)
         total = tl.dot(high, right_rest, total)
         total = tl.dot(high, right, total)

@@ -2,7 +2,8 @@ r"""`rotate_factored` on CUDA: a fixed list of launches, whose lengths the devic
 
 The factors lie in memory as rows of $L^\top$, as a layer leaves them. Balancing them is put off:
 the products take the factors as they come, and `_balance` scales the small results, to the trace 1
-of M. Products are of TF32 triples, as exact as float32; `_products_triton` has the large ones.
+of M. Products of small matrices are of TF32 triples, as exact as float32; `_products_triton` has
+the large ones, of pairs of float16.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -11,6 +12,19 @@ import triton
 import triton.language as tl
 
 from ..multiply_where._triton import tile_at, tile_product
+
+UNIT = tl.constexpr(2.0**-15)
+"""Of the parts of X and T, whose entries are at most 1."""
+
+UNIT_OF_P = tl.constexpr(2.0**-11)
+"""Of those of the series, at most (e^4 - 1) / 4."""
+
+
+@triton.jit
+def halves(x):
+    """The two float16 parts of numbers below 2^16."""
+    high = x.to(tl.float16)
+    return high, (x - high.to(tl.float32)).to(tl.float16)
 
 
 @triton.jit
@@ -69,6 +83,7 @@ def _balance(
     AX_ptr,
     size,
     k,
+    wide_k,
     rows_of_t,
     HAS_V: tl.constexpr,
     HAS_AX: tl.constexpr,
@@ -127,8 +142,10 @@ def _balance(
         if HAS_AX:
             at_ax = AX_ptr + (matrix * half + at) * k + columns[None, :]
             T += tl.load(at_ax, mask=present & (at < half), other=0.0)
-        at_jt = JT_ptr + matrix * size * k + turned * k + columns[None, :]
-        tl.store(at_jt, sign * scales[:, None] * T, mask=present)
+        high, low = halves(sign * scales[:, None] * T * (1 / UNIT))
+        at_jt = JT_ptr + (matrix * 2 * size + turned) * wide_k + columns[None, :]
+        tl.store(at_jt, high, mask=present)
+        tl.store(at_jt + size * wide_k, low, mask=present)
 
 
 @triton.jit
@@ -231,13 +248,21 @@ def _combine(
         row, column = tile_at(tl.program_id(0) % (down * across), down, across)
         rows = (row * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
         columns = (column * BLOCK + tl.arange(0, BLOCK))[None, :]
-        at_a = P_ptr + (matrix * size + rows) * size
-        at_b = JT_ptr + matrix * size * k + columns
-        total = tile_product(
-            at_a, at_b, 1, k, rows < size, columns < k, 0, size, BLOCK, BLOCK, DEPTH
-        )
+        at_p = P_ptr + (matrix * size + rows) * size
+        at_jt = JT_ptr + matrix * 2 * size * wide_k + columns
+        before = columns < wide_k
+        total = tl.zeros((BLOCK, BLOCK), tl.float32)
+        for first in range(0, size, DEPTH):
+            inner = first + tl.arange(0, DEPTH)
+            P = tl.load(at_p + inner[None, :], mask=rows < size, other=0.0)
+            high, low = halves(P * (1 / UNIT_OF_P))
+            at = at_jt + inner[:, None] * wide_k
+            JT = tl.load(at, mask=before, other=0.0)
+            total = tl.dot(low, JT, total)
+            total = tl.dot(high, tl.load(at + size * wide_k, mask=before, other=0.0), total)
+            total = tl.dot(high, JT, total)
         scales = tl.load(scales_ptr + matrix * (size + 1) + rows, mask=rows < size, other=0.0)
         units = tl.load(units_ptr + matrix * size + rows, mask=rows < size, other=0.0)
-        total *= eta * (scales * units)
+        total *= UNIT * UNIT_OF_P * eta * (scales * units)
         at = C_ptr + (matrix * size + rows) * wide_k + columns
         tl.store(at, total, mask=(rows < size) & (columns < k))
