@@ -67,10 +67,14 @@ def gather(
         return []
     found = []
     for group in groups:
+        is_checked = False
         for p in group["params"]:
             weight, records = weights[p], recorded(p)
             if p not in given and not records:
                 continue
+            if not is_checked:
+                check_options(group)
+                is_checked = True
             weight.check_shape()
             _check_options(weight, group)
             if records:
@@ -91,7 +95,6 @@ def gather(
 
 
 def _check_options(weight: Weight, group: dict[str, Any]) -> None:
-    check_options(group)
     size, retraction = group["block_size"], group["retraction"]
     if "betas" in group:
         raise FactorError(
