@@ -121,13 +121,17 @@ def test_factors_multiply_to_the_gradient_and_are_thin(name):
     problem = SMALL[name]()
     X = problem.start()
     A, B = problem.factors(X, 2)
-    assert A.shape == (X.shape[0], problem.batch) and B.shape == (X.shape[1], problem.batch)
+    assert (
+        problem.is_factored()
+        and A.shape == (X.shape[0], problem.batch)
+        and B.shape == (X.shape[1], problem.batch)
+    )
     assert_close("G", problem.gradient(X, 2), A @ B.mT, torch.float32)
 
 
 def test_problems_with_dense_gradients_have_no_factors():
     problem = EXACT["pca"]()
-    assert problem.factors(problem.start(), 0) is None
+    assert problem.factors(problem.start(), 0) is None and not problem.is_factored()
 
 
 def test_a_batch_depends_on_its_number_alone_and_an_epoch_shows_all():

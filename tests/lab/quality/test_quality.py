@@ -13,6 +13,7 @@ from skewflow.lab.bench.quality import methods, race
 from skewflow.lab.bench.quality.experiment import Quality
 from skewflow.lab.bench.quality.matrix_problems import PCA, Procrustes
 from skewflow.lab.bench.quality.methods import METHODS
+from skewflow.lab.bench.quality.stochastic_problems import WideLinear
 from skewflow.lab.bench.quality.suite import Entry
 from skewflow.lab.files import RunError
 from skewflow.lab.report.command import build
@@ -137,6 +138,20 @@ def test_every_method_takes_a_problem_downhill_from_the_same_start(name):
         racer.look()
         assert racer.failure is None and racer.away is None
         assert racer.curve[-1]["loss"] < racer.curve[0]["loss"]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_factored_run_takes_the_steps_of_the_dense_one(momentum):
+    problem = WideLinear(12, 2, pool=3, device="cpu")
+    setting = race.Setting(-1, momentum)
+    points = []
+    for name in ("dense", "factored", "auto"):
+        racer = race.begin(problem, METHODS[name], setting)
+        for number in range(4):  # the momentum of factors remembers so many
+            racer.runner.step(number)
+        points.append(racer.runner.point())
+    for point in points[1:]:
+        assert_close("X", points[0], point, torch.float32)
 
 
 @pytest.mark.parametrize(

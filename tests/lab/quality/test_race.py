@@ -192,13 +192,14 @@ def curve(*losses, seconds=1.0, error=1e-7):
 def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
     """A problem whose methods had one run each."""
     found = {"shape": [4, 4], "seconds": 2.0, "start": 1.0, "optimum": optimum, "floor": floor}
-    found |= {"gradient_ms": 5.0, "runs": []}
+    found |= {"runs": []}
     for method, run in runs.items():
         failure = run if isinstance(run, str) else None
         each = {"method": method, "lr": 0.1, "momentum": 0.0, "failure": failure}
         found["runs"].append(each | {"curve": [] if failure else run})
     names = {**dict.fromkeys(runs), **(excuses or {})}
-    searches = {m: {"excuse": e, "peak_bytes": None} for m, e in names.items()}
+    empty = {"gradient_ms": None, "peak_bytes": None}
+    searches = {m: {"excuse": e, **empty} for m, e in names.items()}
     return problem_summary("test", found, searches, ["auto", "s=2", "dense"])
 
 

@@ -42,7 +42,7 @@ class QualityConfig:
     """Problems; those of earlier parts of a run stay in its folder, so that a run can be made in
     parts with --resume, and a last call without --problems gathers them."""
     methods: tuple[str, ...] = tuple(METHODS)
-    """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense), and the rivals'."""
+    """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense, factored), and the rivals'."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     """Where everything runs."""
     size: Size = "full"
@@ -125,7 +125,6 @@ class Quality(Experiment[QualityConfig]):
             "start": start,
             "optimum": problem.optimum,
             "floor": SUITE[name].floor,
-            "gradient_ms": gradient_ms(problem),
             "runs": runs,
         }
 
@@ -178,7 +177,8 @@ def check(config: QualityConfig) -> None:
 def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) -> dict[str, Any]:
     """Try learning rates, with and without momentum; trials that are done are not done again."""
     method = METHODS[name]
-    result: dict[str, Any] = {"trials": [], "finalists": [], "peak_bytes": None}
+    result: dict[str, Any] = {"trials": [], "finalists": []}
+    result |= {"gradient_ms": None, "peak_bytes": None}
     result["excuse"] = method.excuse(problem)
     if result["excuse"] is None:
         result["excuse"] = warm_up(problem, method)
@@ -186,6 +186,7 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
         return result
     if not method.rates:
         return result | {"finalists": [_named(Setting(0, 0.0), method, problem)]}
+    result["gradient_ms"] = gradient_ms(problem, method)
     known: dict[str, float] = (run.load(cell) or {"scores": {}})["scores"]
     scores: dict[Setting, float] = {}
     momenta = MOMENTA if method.momentum else MOMENTA[:1]

@@ -5,7 +5,7 @@ a radian, so that the same search finds every method's best.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -55,6 +55,7 @@ class Method:
         make: The run of a problem with a learning rate and a momentum.
         base: The middle of the learning rates for a problem.
         ours: Whether it is FlowSGD.
+        factored: Whether it takes the factors of a gradient, where the problem has them.
         momentum: Whether it has one.
         rates: Whether it has a learning rate.
         package: What has to be installed.
@@ -64,6 +65,7 @@ class Method:
     make: Callable[[Problem, float, float], Runner | Solver]
     base: Callable[[Problem], float] = lambda problem: 1.0
     ours: bool = False
+    factored: bool = False
     momentum: bool = False
     rates: bool = True
     package: str | None = None
@@ -92,20 +94,37 @@ def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runne
     return made
 
 
-def flow(block_size: Any) -> Method:
-    """FlowSGD with a block size."""
+def flow(block_size: Any, *, factored: bool = False) -> Method:
+    """FlowSGD with a block size; with the factors of gradients where there are any, if asked to."""
 
     def make(matrices: list[Tensor], lr: float, momentum: float, _: Problem) -> FlowSGD:
         params = [nn.Parameter(X) for X in matrices]
         return FlowSGD(params, lr, momentum=momentum, block_size=block_size)
 
+    def by_factors(problem: Problem, lr: float, momentum: float) -> Runner:
+        optimizer = make([problem.start()], lr, momentum, problem)
+        (p,) = optimizer.param_groups[0]["params"]
+
+        def step(number: int) -> None:
+            factors = problem.factors(p.detach(), number)
+            assert factors is not None
+            optimizer.step(factors={p: factors})
+
+        return Runner(step, p.detach)
+
+    def made(problem: Problem, lr: float, momentum: float) -> Runner:
+        how = by_factors if factored and problem.is_factored() else of_points(make)
+        return how(problem, lr, momentum)
+
     def base(problem: Problem) -> float:
         """The weight (d-1)/(s-1) is a part of the step, and a block's norm is sqrt(s/d) of all."""
+        if factored and problem.is_factored():
+            return 1.0
         d = problem.shape[-2]
         s = block_size_for(block_size, d, problem.device)
         return 1.0 if isinstance(s, str) else (s - 1) / (d - 1) * (d / s) ** 0.5
 
-    return Method(of_points(make), base, ours=True, momentum=True)
+    return Method(made, base, ours=True, factored=factored, momentum=True)
 
 
 def parametrised(
@@ -189,12 +208,17 @@ def _pymanopt(problem: Problem, lr: float, momentum: float) -> Solver:
     return Solver(partial(conjugate_gradient.solve, problem))
 
 
+def _unfactored(problem: Problem) -> str | None:
+    return None if problem.is_factored() else "its gradients are no products of thin factors"
+
+
 OURS: Mapping[str, Method] = {
-    "auto": flow("auto"),
+    "auto": flow("auto", factored=True),
     "s=2": flow(2),
     "s=16": flow(16),
     "s=64": flow(64),
     "dense": flow("dense"),
+    "factored": replace(flow("dense", factored=True), unfit=_unfactored),
 }
 """FlowSGD; the choices that "auto" makes by itself, and itself."""
 

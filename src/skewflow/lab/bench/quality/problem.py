@@ -54,6 +54,10 @@ class Problem(ABC):
         """Thin A, B with `gradient` = A B^T, where it comes as such a product."""
         return None
 
+    def is_factored(self) -> bool:
+        """Whether there are `factors`."""
+        return type(self).factors is not Problem.factors
+
     @abstractmethod
     def loss(self, X: Float[Tensor, "*batch d k"]) -> float:
         """The whole loss at a point of the manifold, in float64."""

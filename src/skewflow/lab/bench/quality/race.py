@@ -243,10 +243,11 @@ def race(racers: Sequence[Racer], seconds: float, on_look: Callable[[], None]) -
             on_look()
 
 
-def gradient_ms(problem: Problem) -> float:
-    """Milliseconds of a gradient alone, at the start."""
+def gradient_ms(problem: Problem, method: Method) -> float:
+    """Milliseconds of a gradient alone, at the start; of its factors, if the method takes those."""
     own, X = problem.fresh(), problem.start()
-    steps: dict[str, Callable[[], object]] = {"gradient": lambda: own.gradient(X, 0)}
+    take = own.factors if method.factored and own.is_factored() else own.gradient
+    steps: dict[str, Callable[[], object]] = {"gradient": lambda: take(X, 0)}
     times, _ = interleaved(steps, problem.device, rounds=3, seconds=0.02)
     return sorted(times["gradient"])[1]
 

@@ -39,7 +39,7 @@ def problem_summary(
     by_hand = [run for run in runs if run["method"] in ours and run["method"] != AUTO]
     own_target = _best_final(by_hand, race["floor"])
     rows = [
-        _row(method, runs, search, target, race["gradient_ms"], method in ours)
+        _row(method, runs, search, target, method in ours)
         | {"own_seconds": _first([r for r in runs if r["method"] == method], own_target)[0]}
         for method, search in searches.items()
     ]
@@ -268,7 +268,6 @@ def _row(
     runs: Sequence[Mapping[str, Any]],
     search: Mapping[str, Any],
     target: float | None,
-    gradient: float,
     ours: bool,
 ) -> dict[str, Any]:
     """What the table says of a method: of its runs that which was first at the target."""
@@ -276,7 +275,7 @@ def _row(
     row: dict[str, Any] = {"method": method, "ours": ours, "note": search["excuse"]}
     row |= dict.fromkeys(("lr", "momentum", "final_gap", "ms", "error"))
     row |= {"seconds": seconds, "steps": steps, "points": []}
-    row |= {"gradient_ms": gradient, "peak_bytes": search["peak_bytes"]}
+    row |= {key: search[key] for key in ("gradient_ms", "peak_bytes")}
     if run is None:
         return row
     row |= {"lr": run["lr"], "momentum": run["momentum"], "points": run["points"]}
