@@ -14,16 +14,23 @@ from .update import LARGEST_GRADIENT
 CHUNK = 1 << 15
 
 
-def is_usable(G: Float[Tensor, "*shape"]) -> bool:
+def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
     """Whether `G` has neither NaN nor entries above `LARGEST_GRADIENT`, infinity among them.
 
     On the CPU it runs on the threads of the kernels: torch's own would still be waiting busily for
     more work, on the same cores, while the kernel that follows runs.
 
+    Args:
+        G: The gradient.
+        by_torch: What follows is torch's own, so that its threads should look.
+
     Example:
         >>> is_usable(torch.tensor([1.0, 1e18, 1e18])), is_usable(torch.tensor([1.0, torch.inf]))
         (True, False)
     """
+    if by_torch:
+        largest = torch.linalg.vector_norm(G, ord=float("inf")) if G.numel() else 0.0
+        return bool(largest <= LARGEST_GRADIENT[G.dtype])  # which NaN is not
     dense = G.is_contiguous() or (G.ndim == 2 and G.mT.is_contiguous())
     if G.device.type == "cpu" and dense and G.dtype in (torch.float32, torch.float64):
         start_threads()

@@ -37,7 +37,7 @@ def dense_step(
     if moments is not None and not forms_omega(d, k, retraction):
         D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
     if retraction == "polar":
-        return polar_step(X, D, lr)
+        return polar_step(X, D, lr)[0]
     if not forms_omega(d, k, retraction):
         return _thin_step(X, D, lr)
     with users_precision(X):

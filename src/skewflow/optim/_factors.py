@@ -15,7 +15,7 @@ from ._capture import Record, is_anything_recorded, recorded
 from ._capturing import is_capturing
 from ._dense import dense_step
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
-from ._options import check_options
+from ._options import check_options, exact_retraction
 from ._weights import Weight
 from ._window import tangent_factors, with_momentum
 
@@ -30,7 +30,7 @@ CHANGED = (
 )
 
 
-@dataclass
+@dataclass(eq=False)
 class Factored:
     """One weight and the factors of its gradient, seen as the gradient of its matrices.
 
@@ -49,6 +49,12 @@ class Factored:
     B: Tensor
     V: Tensor | None = None
     AX: Tensor | None = None
+
+    def gradient(self) -> Tensor:
+        """The gradient of the weight."""
+        with torch.no_grad(), users_precision(self.A):
+            G = self.weight.view.restore(self.A @ self.B.mT)
+        return G.to(self.weight.p.dtype)
 
 
 def gather(
@@ -205,6 +211,27 @@ class FactoredSteps:
     def __init__(self) -> None:
         self._step = FactoredStep()
         self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
+        self.ranks: dict[Tensor, int] = {}
+        """Of the weights whose last step was a factored one."""
+
+    def as_gradients(
+        self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]
+    ) -> list[Factored]:
+        """Those that "auto" steps by their gradient and its momentum.
+
+        A window of factors has a multiple of their rank. And what has begun one way goes on.
+        """
+        found = []
+        for one in ones:
+            state = states.get(one.weight.p, {})
+            auto = one.group["block_size"] == "auto" and one.group["momentum"] > 0
+            if not auto or "factors_a" in state:
+                continue
+            _, d, k = one.weight.view.matrices
+            rank = (2 * one.group["factor_window"] - 1) * one.A.shape[-1]
+            if "momentum_buffer" in state or not is_worth_it(rank, d, k, one.A.device):
+                found.append(one)
+        return found
 
     def check(self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]) -> None:
         """Raise for factors that cannot be used, and for those of earlier steps."""
@@ -220,7 +247,8 @@ class FactoredSteps:
                 "weight between the forward pass and the step."
             )
         for one in ones:
-            if one.group["momentum"] > 0 and _has_moved(states.get(one.weight.p, {})):
+            auto = one.group["block_size"] == "auto"
+            if not auto and one.group["momentum"] > 0 and _has_moved(states.get(one.weight.p, {})):
                 raise FactorError(
                     f"{one.weight.name} must be stepped either by gradients or by factors when "
                     f"there is momentum: its momentum is that of gradients. Make a new optimiser, "
@@ -266,7 +294,9 @@ class FactoredSteps:
             tangent, window = tangent_factors(X, A, B, *known), one.group["factor_window"]
             A, B, finite = with_momentum(state, (A, B), tangent, update, window)
             V = AX = None
+        self.ranks.pop(weight.p, None)
         if is_worth_it(A.shape[-1], weight.d, X.shape[-1], X.device):
+            self.ranks[weight.p] = A.shape[-1]
             flag = self._flag(weight)[1] if late and not skip else None
             usable = self._step(X, A, B, update.lr, V, AX, flag)
             if skip:
@@ -277,7 +307,8 @@ class FactoredSteps:
             largest = torch.linalg.vector_norm(G, ord=float("inf"))
             fine = largest <= LARGEST_GRADIENT[G.dtype]  # which NaN is not
             finite = fine if finite is None else finite & fine
-            X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, "exp"))
+            retraction = exact_retraction(one.group)
+            X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, retraction))
         store(weight, X)
         if late and skip:
             assert finite is not None

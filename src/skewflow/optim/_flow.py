@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from ..geometry.matrices import MatrixView
-from ..kernels._dispatch import step_
-from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update
 from ..samplers import Sampler
+from ._alone import step_alone
+from ._auto import Auto, has_clock, told
 from ._capture import drop
 from ._capturing import is_capturing, outside_the_graph
+from ._drift import Drift
 from ._factors import Factored, FactoredSteps, Factors, gather
-from ._guard import TOLERANCE, polish_, residuals
 from ._loading import check_loadable, pack, unpack
-from ._options import check_options
+from ._options import block_size_for, check_options, exact_retraction
 from ._plan import Alone, Plan, make_plan
-from ._sampled import generator_of, sampled_step_, samplers_of
+from ._sampled import generator_of, samplers_of
 from ._weights import Weight
 from .diagnosis import Diagnosis, Draws, diagnose
 
@@ -36,11 +36,12 @@ class Flow(torch.optim.Optimizer, ABC):
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._weights: dict[Tensor, Weight] = {}
         self._plans: dict[int, Plan] = {}
-        self._done = self._looks = 0
+        self._done = 0
+        self._drift = Drift(0)
         self._replayed: dict[torch.device, Tensor] = {}
         self._captured = False
-        self._pending: dict[Tensor, tuple[Tensor, torch.cuda.Event]] = {}
         self._factored = FactoredSteps()
+        self._auto = Auto()
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -104,6 +105,20 @@ class Flow(torch.optim.Optimizer, ABC):
                 f"{', '.join(map(str, self._replayed))}. Make an optimiser for each."
             )
         factored = self._gather(factors)  # first, since a plan makes momentum for gradients
+        formed = self._factored.as_gradients(factored, self.state)
+        try:
+            for one in formed:
+                one.weight.p.grad = one.gradient()
+            self._step_all([one for one in factored if one not in formed], capturing)
+        finally:
+            for one in formed:
+                one.weight.p.grad = None
+        drop(one.weight.p for one in factored)
+        return loss
+
+    def _step_all(self, factored: Sequence[Factored], capturing: bool) -> None:
+        if not capturing:
+            self._decide()
         plans = [self._plan(group) for group in self.param_groups]
         for plan in plans:
             if plan.lots or plan.rest:
@@ -114,8 +129,49 @@ class Flow(torch.optim.Optimizer, ABC):
         self._step_factored(factored)
         self._tick(capturing)
         if not capturing:
+            self._auto.end()
             self._guard(plans, factored)
-        return loss
+
+    def _decide(self) -> None:
+        """Let "auto" watch, and plan anew if it changes its mind."""
+        watched = [
+            (self._weights[p], self.state[p])
+            for group in self.param_groups
+            if group["block_size"] == "auto" and has_clock(group)
+            for p in group["params"]
+            if p.grad is not None and self._size_of(group, self._weights[p])
+        ]
+        if watched and self._auto.begin(watched, self._trial):
+            for plan in self._plans.values():
+                plan.complain()
+            self._plans.clear()
+
+    def _trial(self, weight: Weight, size: int) -> Callable[[], object]:
+        """A step with blocks of a size on a copy of the weight, to be timed."""
+        group = next(g for g in self.param_groups if any(weight.p is p for p in g["params"]))
+        p = torch.nn.Parameter(weight.p.detach().clone())
+        assert weight.p.grad is not None
+        p.grad = weight.p.grad.detach().clone()
+        options = {name: group[name] for name in self.defaults if name != "differentiable"}
+        return type(self)([p], **{**options, "block_size": size}).step
+
+    def _size_of(self, group: dict[str, Any], weight: Weight) -> int | str:
+        size = group["block_size"]
+        if size == "auto":
+            size = self._auto.size(weight, group, self.state[weight.p])
+        return block_size_for(size, weight.d)
+
+    def explain(self) -> str:
+        """What each weight gets, and why, in a line for each; `print` it.
+
+        With `block_size="auto"` it is decided before the third step and looked at again before
+        the 64th, by the clock and by how much gradients differ from step to step.
+        """
+        return "\n".join(
+            told(self._weights[p], group, self._auto, self._factored.ranks.get(p))
+            for group in self.param_groups
+            for p in group["params"]
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in `torch.optim`; factors that layers have kept are dropped, too."""
@@ -135,7 +191,6 @@ class Flow(torch.optim.Optimizer, ABC):
         for one in found:
             update, state = self._update(one.group), self.state[one.weight.p]
             self._factored.step(one, update, state, self._store)
-        drop(one.weight.p for one in found)
 
     def _plan(self, group: dict[str, Any]) -> Plan:
         """How this group is stepped; raises if a gradient cannot be used."""
@@ -174,7 +229,7 @@ class Flow(torch.optim.Optimizer, ABC):
             self._prepare(group, weight)
         states = [self.state[weight.p] for weight in weights]
         update = self._update(group)
-        return make_plan(group, update, weights, states, self._count)
+        return make_plan(group, update, weights, states, self._count, partial(self._size_of, group))
 
     @abstractmethod
     def _update(self, group: dict[str, Any]) -> Update:
@@ -192,36 +247,15 @@ class Flow(torch.optim.Optimizer, ABC):
                 "corrections need the count of steps on the host. Use a block size, or FlowSGD."
             )
         for lot in plan.lots:
-            device, retraction = lot.weights[0].p.device, plan.group["retraction"]
-            time = partial(self._time, device)
-            lot.step(plan.update, retraction, time, plan.left_out, self._store)
+            counted = partial(self._time, lot.weights[0].p.device)
+            retraction = exact_retraction(plan.group)
+            lot.step(plan.update, retraction, counted, plan.left_out, self._store)
         for one in plan.rest:
             if one.weight not in plan.left_out:
-                self._step_alone(plan, one)
+                time = self._time(one.weight.p.device)
+                step_alone(plan.group, one, self.state[one.weight.p], time, self._store)
         for weight in plan.left_out:
             self.state[weight.p]["skipped"] += 1
-
-    def _step_alone(self, plan: Plan, one: Alone) -> None:
-        """A step of one weight: compiled on the CPU, or drawn by a sampler on the host."""
-        group, update, weight, size = plan.group, one.update, one.weight, one.size
-        p, state = weight.p, self.state[weight.p]
-        assert p.grad is not None
-        X, G = weight.view(weight.points(state)), weight.view(p.grad)
-        M = weight.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
-        steps = self._time(p.device)
-        w = None
-        if update.beta2 is not None:
-            w = row_moments(state["exp_avg_sq"], G, steps - state["since"], update)
-        assert isinstance(size, int)
-        if group["sampler"] == "uniform":
-            step_(X, G, M, steps, update, size, w)
-        else:
-            samplers = samplers_of(state, group, weight, size)
-            generator = generator_of(state, weight, update.seed)
-            sampled_step_(X, G, M, update, samplers, generator, w)
-        if M is not None and M.data_ptr() != state["momentum_buffer"].data_ptr():
-            state["momentum_buffer"].copy_(weight.view.restore(M))  # M was a copy
-        self._store(weight, X)
 
     @torch.no_grad()
     def diagnose(self) -> list[Diagnosis]:
@@ -285,52 +319,11 @@ class Flow(torch.optim.Optimizer, ABC):
 
     def _guard(self, plans: Sequence[Plan], factored: Sequence[Factored]) -> None:
         """Look at every parameter each `guard_every` steps; polish those that had drifted."""
-        self._looks += 1
+        self._drift.looks += 1
         stepped = [(plan.group, weights) for plan in plans for weights in plan.together()]
         for group, weights in [*stepped, *((one.group, [one.weight]) for one in factored)]:
-            if group["guard_every"] and not self._looks % group["guard_every"]:
-                self._look_at(weights, group["seed"])
-
-    @torch.no_grad()
-    def _look_at(self, weights: Sequence[Weight], seed: int) -> None:
-        """On a GPU the answer is used at the next look, so what it asks for is done before this."""
-        Xs = [weight.view(weight.points(self.state[weight.p])) for weight in weights]
-        streams = [weight.stream for weight in weights]
-        if Xs[0].device.type == "cuda":
-            self._polish(weights, Xs, [self._arrived(weight) for weight in weights])
-            self._send(weights, residuals(Xs, seed, streams, self._looks))
-        else:
-            self._polish(weights, Xs, residuals(Xs, seed, streams, self._looks).tolist())
-
-    def _polish(
-        self, weights: Sequence[Weight], Xs: Sequence[Tensor], drifts: Sequence[float | None]
-    ) -> None:
-        """Bring back those that have drifted."""
-        for weight, X, drift in zip(weights, Xs, drifts, strict=True):
-            if drift is not None and drift > TOLERANCE[X.dtype]:
-                state = self.state[weight.p]
-                polish_(X)
-                self._store(weight, X)
-                state["polishes"] = state.get("polishes", 0) + 1
-
-    def _send(self, weights: Sequence[Weight], seen: Tensor) -> None:
-        """Send the answer of a look on its way to the host."""
-        pinned = torch.empty(len(weights), dtype=seen.dtype, pin_memory=True)
-        pinned.copy_(seen, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        for weight, drift in zip(weights, pinned, strict=True):
-            self._pending[weight.p] = (drift, event)
-            self.state[weight.p].pop("drift", None)
-
-    def _arrived(self, weight: Weight) -> float | None:
-        """The answer of the last look; it was asked for many steps ago, so this does not wait."""
-        if weight.p in self._pending:
-            drift, event = self._pending.pop(weight.p)
-            event.synchronize()
-            return float(drift)
-        saved: float | None = self.state[weight.p].get("drift")
-        return saved
+            if group["guard_every"] and not self._drift.looks % group["guard_every"]:
+                self._drift.look_at(weights, self.state, group["seed"], self._store)
 
     @torch.no_grad()
     def _settle(self) -> int:
@@ -338,10 +331,7 @@ class Flow(torch.optim.Optimizer, ABC):
         steps = self._done
         if self._captured:
             steps += max(int(replayed) for replayed in self._replayed.values())
-        for p in list(self._pending):
-            arrived = self._arrived(self._weights[p])
-            if arrived is not None:
-                self.state[p]["drift"] = arrived
+        self._drift.settle(self._weights, self.state)
         for p, weight in self._weights.items():
             if "master" in self.state.get(p, {}):
                 weight.points(self.state[p])  # a new master where somebody wrote the parameter
@@ -356,9 +346,9 @@ class Flow(torch.optim.Optimizer, ABC):
         """A copied or unpickled optimiser; torch calls this in `load_state_dict`, too."""
         super().__setstate__(state)
         if "_weights" in state:
-            self._looks = self._done
-            self._plans, self._replayed, self._pending, self._captured = {}, {}, {}, False
-            self._factored = FactoredSteps()
+            self._plans, self._replayed, self._captured = {}, {}, False
+            self._drift = Drift(self._done)
+            self._factored, self._auto = FactoredSteps(), Auto()
             for weight in self._weights.values():
                 weight.written = -1  # versions are counted anew in the copied parameter
 
@@ -385,11 +375,11 @@ class Flow(torch.optim.Optimizer, ABC):
         for group, sampler in zip(self.param_groups, samplers, strict=True):
             self._done = group.pop("step")
             group["sampler"] = sampler if isinstance(sampler, Sampler) else group["sampler"]
-        self._looks = self._done
+        self._drift = Drift(self._done)
         self._replayed.clear()
         self._captured = False
         self._plans.clear()
-        self._pending.clear()
+        self._auto = Auto()
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for number, p in zip(numbers, params, strict=True):

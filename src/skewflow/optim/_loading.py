@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..errors import SamplingError, ShapeError
 from ..samplers import Sampler
+from ._auto import auto_block_size
 from ._options import block_size_for, make_sampler
 from ._weights import Weight
 
@@ -65,7 +66,9 @@ def unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dict
             state[key] = torch.Generator()
             state[key].set_state(value.cpu())
         elif key == "samplers":
-            size = block_size_for(group["block_size"], weight.d, p.device)
+            auto = group["block_size"] == "auto"
+            given = auto_block_size(weight.d, p.device) if auto else group["block_size"]
+            size = block_size_for(given, weight.d)
             if not isinstance(size, int):
                 raise SamplingError(
                     f"the state holds samplers for {weight.name}, but block_size is {size!r}. "

@@ -10,6 +10,7 @@ from ..errors import NonFiniteGradientError
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
 from ._dense import dense_step
+from ._polar import polar_step
 from ._weights import Weight
 
 
@@ -85,36 +86,35 @@ class Lot:
             buffers = [weight.view(state["momentum_buffer"]) for weight, state in members]
             M = _batch(buffers)
         D, new = direction(G.to(X.dtype), M, update)
-        if new is not None:
-            # The normal part gives no force here, but from the next point's view it would.
-            S = X.mT @ new  # `tangent_project`, which would wait for the device to check its input
-            new = new - X @ ((S + S.mT) / 2)
         finite = None
         if X.device.type == "cuda":  # elsewhere the gradients were looked at before the step
-            D, new, finite = self._without_nonfinite(D, new, M)
+            finite = self._usable(D)
+            D = torch.where(self._each(finite, D), D, 0)
+        # The normal part of a momentum gives no force here, but would from the next point's view.
+        if retraction == "polar" and w is None and not update.nesterov:
+            Y, new = polar_step(X, D, update.lr, tangent=new is not None)
+        else:
+            new = None if new is None else _tangent_part(X, new)
+            Y = dense_step(X, D, update.lr, retraction, w)
         if new is not None:
-            torch._foreach_copy_(buffers, list(torch.split(new, n)))
+            if finite is not None:
+                assert M is not None
+                new = torch.where(self._each(finite, D), new, M)
+            _put(buffers, new)
             for weight, state, buffer in zip(weights, states, buffers, strict=True):
                 if buffer.data_ptr() != state["momentum_buffer"].data_ptr():  # it was a copy
                     state["momentum_buffer"].copy_(weight.view.restore(buffer))
-        Y = dense_step(X, D, update.lr, retraction, w)
         if finite is not None:
             Y = self._reported(X, Y, finite)
-        torch._foreach_copy_(points, list(torch.split(Y, n)))
+        _put(points, Y)
         for weight, point in zip(weights, points, strict=True):
             store(weight, point)
 
-    def _without_nonfinite(
-        self, D: Tensor, new: Tensor | None, M: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The direction and the momentum, or those that change nothing, decided on the device."""
+    def _usable(self, D: Tensor) -> Tensor:
+        """For each weight, whether no product of its direction overflows."""
         num = len(self.weights)  # on CUDA none is left out on the host
         largest = torch.linalg.vector_norm(D.reshape(num, -1), ord=float("inf"), dim=-1)
-        finite = largest <= LARGEST_GRADIENT[D.dtype]  # which NaN is not
-        if new is not None:
-            assert M is not None
-            new = torch.where(self._each(finite, D), new, M)
-        return torch.where(self._each(finite, D), D, 0), new, finite
+        return largest <= LARGEST_GRADIENT[D.dtype]  # which NaN is not
 
     def _reported(self, X: Tensor, Y: Tensor, finite: Tensor) -> Tensor:
         """The stepped points, or the old ones where a product overflowed; the host is told."""
@@ -136,6 +136,20 @@ class Lot:
         return weights.repeat_interleave(len(matrices) // len(self.weights))[:, None, None]
 
 
+def _tangent_part(X: Tensor, M: Tensor) -> Tensor:
+    """`tangent_project`, which would wait for the device to check what it is given."""
+    S = X.mT @ M
+    return torch.baddbmm(M, X, S.add(S.mT), alpha=-0.5)
+
+
 def _batch(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors as one; a single one as it is."""
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def _put(tensors: list[Tensor], batch: Tensor) -> None:
+    """The inverse of `_batch`, into tensors that are there."""
+    if len(tensors) == 1:
+        tensors[0].copy_(batch)
+    else:
+        torch._foreach_copy_(tensors, list(torch.split(batch, len(tensors[0]))))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,7 +17,6 @@ from ..samplers import (
     Sampler,
     Uniform,
 )
-from ._auto import auto_block_size
 
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {
     "uniform": Uniform,
@@ -72,13 +71,19 @@ def check_options(group: dict[str, Any]) -> None:
         )
 
 
-def block_size_for(block_size: int | str, d: int, device: torch.device) -> int | str:
-    """The block size of one parameter: an integer below d, or "dense".
+def block_size_for(block_size: int | str, d: int) -> int | str:
+    """The block size of matrices of d rows: an integer below d, or "dense".
 
     An integer is the most: matrices with fewer rows are stepped exactly.
     """
-    size = auto_block_size(d, device) if block_size == "auto" else block_size
-    return size if isinstance(size, int) and size < d else "dense"
+    return block_size if isinstance(block_size, int) and block_size < d else "dense"
+
+
+def exact_retraction(group: dict[str, Any]) -> Literal["exp", "cayley", "polar"]:
+    """How exact steps are taken: "auto" goes to the nearest point, in the fewest products."""
+    polar = group["block_size"] == "auto" and group["retraction"] == "exp" and "betas" not in group
+    retraction: Literal["exp", "cayley", "polar"] = group["retraction"]
+    return "polar" if polar else retraction
 
 
 def make_sampler(sampler: str | Sampler, block_size: int) -> Sampler:

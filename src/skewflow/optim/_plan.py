@@ -14,7 +14,6 @@ from ..kernels.update import LARGEST_GRADIENT, Update
 from ._bucket import Bucket
 from ._guard import SMALL
 from ._lot import Lot
-from ._options import block_size_for
 from ._weights import Weight
 
 SWITCHES = (
@@ -65,6 +64,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._bad: set[Weight] = set()
+        self._exact = {weight for lot in self.lots for weight in lot.weights}
         self.half = [one.weight for one in self.members() if one.weight.is_half]
 
     def same_numbers(self, group: dict[str, Any]) -> bool:
@@ -113,7 +113,7 @@ class Plan:
 
         grad = weight.p.grad
         assert grad is not None
-        if is_usable(grad):
+        if is_usable(grad, by_torch=weight in self._exact):
             return
         if self.skip:
             self._bad.add(weight)
@@ -161,6 +161,7 @@ def make_plan(
     weights: Sequence[Weight],
     states: Sequence[dict[str, Any]],
     count: Callable[[torch.device], Tensor],
+    size_of: Callable[[Weight], int | str],
 ) -> Plan:
     """Sort the weights into buckets, lots and the rest.
 
@@ -170,6 +171,7 @@ def make_plan(
         weights: Those with a gradient.
         states: Their states.
         count: The count of replayed steps on a device.
+        size_of: The block size of a weight, or "dense".
     """
     skip = group["nonfinite"] == "skip"
     buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
@@ -180,7 +182,7 @@ def make_plan(
         count(weight.p.device)
         if skip and "skipped" not in state:
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
-        size = block_size_for(group["block_size"], weight.d, weight.p.device)
+        size = size_of(weight)
         key = None if group["sampler"] != "uniform" else _bucket_key(weight, state, size, update)
         alone = id(weight) if group["foreach"] is False else None
         if size == "dense":

@@ -1,53 +1,111 @@
 """The polar factor of a tangent step, by products only."""
 
 import math
+from contextlib import nullcontext
 from functools import cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision, users_precision
+from ..geometry.precision import full_precision, is_coarse, users_precision
 from ..kernels.multiply_where import multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
 
 LONGEST = 2.0**12
-"""The tangent step is cut to this Frobenius norm: its planes turn by a right angle anyway. The
+"""The tangent step is cut to this Frobenius norm, so that its square does not overflow. The
 direction, too: what rounding leaves of one that is normal is not tangent."""
 
+WIDEST = 6.5
+r"""Largest bound on $\|Y^\top Y - I\|$: what is longer is cut to it. A plane then turns by at most
+$\arctan\sqrt{6.5}$, 69 degrees, and two Newton-Schulz steps are enough for any learning rate."""
+
 WIDTH = {torch.float32: 0.05, torch.float64: 5e-4}
-r"""Largest $\|Y^\top Y - I\|$ for the final series: its next term is 8e-8 and 8e-18 there."""
+r"""Largest $\|Y^\top Y - I\|$ for the series of four terms: its next is 8e-8 and 8e-18 there."""
+
+ERROR = {torch.float32: 2e-7, torch.float64: 2e-16}
+r"""What a shorter series may leave of $\|Y^\top Y - I\|_F / \sqrt k$. Nothing adds up: every step
+corrects what the one before it has left."""
 
 
 def polar_step(
-    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], lr: float
-) -> Float[Tensor, "n d k"]:
+    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], lr: float, *, tangent: bool = False
+) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
     r"""The nearest point to $X - lr\,\Omega X$, with $\Omega X = D - X D^\top X$.
 
     The singular values of the tangent step lie between 1 and a bound, since $\Omega X$ is tangent.
     Where the bound is large, Newton-Schulz steps, scaled for what is left of that interval, bring
-    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do. Its own
-    Gram matrix makes the result orthogonal whatever `X` had lost.
+    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do, on the CPU
+    fewer where a short step needs no more. Its own Gram matrix makes the result orthogonal whatever
+    `X` had lost.
+
+    Args:
+        X: Points.
+        D: Directions.
+        lr: Step size.
+        tangent: Also give the tangent part of `D`, $D - X\,\mathrm{sym}(X^\top D)$: on a square
+            matrix it is half of $\Omega X$.
+
+    Returns:
+        The new points, and the tangent parts if asked for.
     """
-    with users_precision(X):
-        R = torch.baddbmm(D, X, D.mT @ X, alpha=-1)
-    largest = torch.finfo(X.dtype).max
-    longer = torch.maximum(frobenius(R), frobenius(D))
-    length = (LONGEST / longer).clamp(max=min(lr, largest))
-    Y = X - R.mul_(length.to(X.dtype)[:, None, None])
+    coarse = is_coarse(X)
+    with nullcontext() if coarse else full_precision():
+        S = X.mT @ D
+        R = torch.baddbmm(D, X, S.mT, alpha=-1)
+        T = None
+        if tangent:
+            square = X.shape[-2] == X.shape[-1]
+            T = R / 2 if square else torch.baddbmm(D, X, S.add(S.mT), alpha=-0.5)
+        if not coarse:
+            return _retracted(X, R, D, lr), T
     with full_precision():
-        return _nearest(Y)
+        return _retracted(X, R, D, lr), T
 
 
-def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
-    """The polar factor of matrices whose singular values are at least 1, up to rounding."""
-    dtype, table = Y.dtype, _intervals(Y.dtype, Y.device)
-    lows, factors = table
-    last = len(lows) - 1
+def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
+    """The nearest point to X - lr R."""
+    on_host = X.device.type == "cpu"
+    short = on_host and lr * float(D.abs().max()) * math.sqrt(X[0].numel()) <= LONGEST
+    short = short and lr <= torch.finfo(X.dtype).max
+    Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
+    P = _gram(Y)
+    if not on_host:
+        return _nearest(X, Y, P)
+    size = float(torch.linalg.vector_norm(P, dim=(-2, -1)).max())
+    allowed = ERROR[X.dtype] * math.sqrt(X.shape[-1])
+    if 3 / 8 * size**2 <= allowed:
+        return torch.baddbmm(Y, Y, P, alpha=-0.5)
+    if 5 / 16 * size**3 <= allowed:
+        return torch.baddbmm(Y, Y, torch.baddbmm(P, P, P, beta=-0.5, alpha=3 / 8))
+    return _nearest(X, Y, P)
+
+
+def _cut_step(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
+    """X - lr R, cut to `LONGEST`."""
+    longer = torch.maximum(frobenius(R), frobenius(D))
+    length = (LONGEST / longer).clamp(max=min(lr, torch.finfo(X.dtype).max))
+    return X - R * length.to(X.dtype)[:, None, None]
+
+
+def _gram(Y: Tensor) -> Tensor:
     P = Y.mT @ Y
     P.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return P
+
+
+def _nearest(X: Tensor, Y: Tensor, P: Tensor) -> Tensor:
+    r"""The polar factor of tangent steps from X, given $P = Y^\top Y - I$.
+
+    Of a longer one than `WIDEST` allows the part $X + c(Y - X)$ is taken, for which P is $c^2P$.
+    """
+    lows, factors = _intervals(Y.dtype, Y.device)
+    last = len(lows) - 1
     P2 = P @ P
     bound = frobenius(P2).sqrt()  # of the norm of P
+    cut = (WIDEST / bound).clamp(max=1).to(Y.dtype)[:, None, None]
+    Y = torch.lerp(X, Y, cut.sqrt())
+    P, P2, bound = P * cut, P2 * cut.square(), bound.clamp(max=WIDEST)
     low = (1 + bound).rsqrt()
     start = (torch.bucketize(low, lows, right=True) - 1).clamp(min=0)
     needed = last - start
@@ -65,7 +123,7 @@ def _nearest(Y: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
             now, then = then, now
         Y = choose_buffer(needed, rounds, now, then)
         multiply_where_(P, Y.mT, Y, live[0])
-        P.diagonal(dim1=-2, dim2=-1).sub_(live[0].to(dtype)[:, None])
+        P.diagonal(dim1=-2, dim2=-1).sub_(live[0].to(Y.dtype)[:, None])
         multiply_where_(P2, P, P, live[0])
         middle = ((1 + lows[last].square()) / 2).sqrt()
         c = torch.where(live[0], scales[-1] / middle, c)
@@ -96,7 +154,7 @@ def _intervals(dtype: torch.dtype, device: torch.device) -> Tensor:
     The cubic $1.5x - 0.5x^3$ at x = a s takes the interval [l, 1] of s to [l', 1] with the largest
     l' when it has equal values at both ends: $a^2 = 3 / (1 + l + l^2)$.
     """
-    low = 0.9 / math.sqrt(1 + LONGEST**2)
+    low = 1 / math.sqrt(1 + WIDEST)
     rows = []
     while (1 - low**2) / (1 + low**2) > WIDTH[dtype]:
         a = math.sqrt(3 / (1 + low + low**2))

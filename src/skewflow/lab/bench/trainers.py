@@ -109,7 +109,8 @@ def block_sizes(model: nn.Module, name: str) -> list[int | str]:
     found: set[int | str] = set()
     for _, p in orthogonal_parameters(model):
         d = as_matrices(p.detach()).shape[-2]
-        found.add(block_size_for(block_size(FLOWS[name], d), d, p.device))
+        size = block_size(FLOWS[name], d)
+        found.add(size if size == "auto" else block_size_for(size, d))
     return sorted(found, key=lambda size: (isinstance(size, str), size))
 
 

@@ -118,10 +118,8 @@ def flow(block_size: Any, *, factored: bool = False) -> Method:
 
     def base(problem: Problem) -> float:
         """The weight (d-1)/(s-1) is a part of the step, and a block's norm is sqrt(s/d) of all."""
-        if factored and problem.is_factored():
-            return 1.0
         d = problem.shape[-2]
-        s = block_size_for(block_size, d, problem.device)
+        s = block_size_for(block_size, d)
         return 1.0 if isinstance(s, str) else (s - 1) / (d - 1) * (d / s) ** 0.5
 
     return Method(made, base, ours=True, factored=factored, momentum=True)

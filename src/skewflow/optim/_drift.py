@@ -1,0 +1,81 @@
+"""Looks at the drift off the manifold now and then, and polishes what has drifted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._guard import TOLERANCE, polish_, residuals
+from ._weights import Weight
+
+States = Mapping[Tensor, dict[str, Any]]
+Store = Callable[[Weight, Tensor], None]
+"""Brings changed points into their parameter, if they are a copy."""
+
+
+class Drift:
+    """On a GPU the answer of a look is used at the next one, so that nobody waits for it.
+
+    Args:
+        looks: Steps done; every so many of them are looked at.
+    """
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self._pending: dict[Tensor, tuple[Tensor, torch.cuda.Event]] = {}
+
+    @torch.no_grad()
+    def look_at(self, weights: Sequence[Weight], states: States, seed: int, store: Store) -> None:
+        """What the look before asks for is done before this one."""
+        Xs = [weight.view(weight.points(states[weight.p])) for weight in weights]
+        streams = [weight.stream for weight in weights]
+        if Xs[0].device.type == "cuda":
+            drifts = [self._arrived(weight, states) for weight in weights]
+            _polish(weights, Xs, drifts, states, store)
+            self._send(weights, residuals(Xs, seed, streams, self.looks), states)
+        else:
+            drifts = residuals(Xs, seed, streams, self.looks).tolist()
+            _polish(weights, Xs, drifts, states, store)
+
+    def settle(self, weights: Mapping[Tensor, Weight], states: States) -> None:
+        """Bring the answers that are under way into the states."""
+        for p in list(self._pending):
+            arrived = self._arrived(weights[p], states)
+            if arrived is not None:
+                states[p]["drift"] = arrived
+
+    def _send(self, weights: Sequence[Weight], seen: Tensor, states: States) -> None:
+        """Send the answer of a look on its way to the host."""
+        pinned = torch.empty(len(weights), dtype=seen.dtype, pin_memory=True)
+        pinned.copy_(seen, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        for weight, drift in zip(weights, pinned, strict=True):
+            self._pending[weight.p] = (drift, event)
+            states[weight.p].pop("drift", None)
+
+    def _arrived(self, weight: Weight, states: States) -> float | None:
+        """The answer of the last look; it was asked for many steps ago, so this does not wait."""
+        if weight.p in self._pending:
+            drift, event = self._pending.pop(weight.p)
+            event.synchronize()
+            return float(drift)
+        saved: float | None = states[weight.p].get("drift")
+        return saved
+
+
+def _polish(
+    weights: Sequence[Weight],
+    Xs: Sequence[Tensor],
+    drifts: Sequence[float | None],
+    states: States,
+    store: Store,
+) -> None:
+    """Bring back those that have drifted."""
+    for weight, X, drift in zip(weights, Xs, drifts, strict=True):
+        if drift is not None and drift > TOLERANCE[X.dtype]:
+            polish_(X)
+            store(weight, X)
+            state = states[weight.p]
+            state["polishes"] = state.get("polishes", 0) + 1
