@@ -163,18 +163,20 @@ class Auto:
                 self.choices[weight.p] = Choice(state["auto_size"], "as it was saved")
         return self.choices[weight.p].size
 
+    def tick(self) -> bool:
+        """Before every step; whether this one is watched."""
+        self._steps += 1
+        return any(0 <= look - self._steps <= 2 for look in LOOKS)
+
     def begin(self, weights: Sequence[tuple[Weight, dict[str, Any]]], trial: Trial) -> bool:
-        """Before a step; whether a choice has changed.
+        """Before a step that is watched; whether a choice has changed.
 
         Args:
             weights: Those with a gradient that the clock decides for, and their states.
             trial: Makes steps to measure.
         """
-        self._steps += 1
-        ahead = [look - self._steps for look in LOOKS if 0 <= look - self._steps <= 2]
         weights = [(weight, state) for weight, state in weights if weight.p not in self._kept]
-        if not ahead or not weights:
-            self._clock = None
+        if not weights:
             return False
         if self._clock is None:
             self._clock = Clock(weights[0][0].p.device)
@@ -185,7 +187,7 @@ class Auto:
             flat = weight.p.grad.detach().reshape(-1)
             some = flat[:: max(1, len(flat) // SAMPLE)].double()
             self._samples[weight.p] = [*self._samples.get(weight.p, [])[-1:], some]
-        return ahead == [0] and self._decide(weights, trial)
+        return self._steps in LOOKS and self._decide(weights, trial)
 
     def end(self) -> None:
         """After a step."""

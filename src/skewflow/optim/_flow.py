@@ -134,6 +134,8 @@ class Flow(torch.optim.Optimizer, ABC):
 
     def _decide(self) -> None:
         """Let "auto" watch, and plan anew if it changes its mind."""
+        if not self._auto.tick():
+            return
         watched = [
             (self._weights[p], self.state[p])
             for group in self.param_groups

@@ -34,10 +34,11 @@ class Lot:
         self._bad = torch.zeros(len(weights), dtype=torch.bool, device=device)
         pinned = device.type == "cuda"
         self._seen = torch.zeros(len(weights), dtype=torch.bool, pin_memory=pinned)
+        self._told = self._seen.numpy()  # the same memory, which is read faster
 
     def complain(self) -> None:
         """Raise if a gradient of an earlier step, on CUDA, was not finite."""
-        if not self._seen.any():
+        if not self._told.any():
             return
         names = [w.name for w, bad in zip(self.weights, self._seen, strict=True) if bad]
         self._bad.zero_()

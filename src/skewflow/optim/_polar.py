@@ -66,8 +66,10 @@ def polar_step(
 def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
     """The nearest point to X - lr R."""
     on_host = X.device.type == "cpu"
-    short = on_host and lr * float(D.abs().max()) * math.sqrt(X[0].numel()) <= LONGEST
-    short = short and lr <= torch.finfo(X.dtype).max
+    short = on_host and lr <= torch.finfo(X.dtype).max
+    if short:
+        largest = float(torch.linalg.vector_norm(D, ord=float("inf")))
+        short = lr * largest * math.sqrt(X[0].numel()) <= LONGEST
     Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
     P = _gram(Y)
     if not on_host:
