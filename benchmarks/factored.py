@@ -1,24 +1,32 @@
 """What factored steps cost: the step alone, a linear layer with it, and where dense ones win.
 
-``python benchmarks/factored.py [cpu|cuda] [repeats]`` prints medians of interleaved repetitions:
-forward + backward + step of a linear layer, with captured factors and with SGD; on CUDA the
-microseconds that each kernel of a factored step takes; and for each shape the milliseconds of the
-factored and of the dense step by rank (the dense one includes the product that forms the gradient)
-and the largest r / k at which the factored one is cheaper.
+``python benchmarks/factored.py [cpu|cuda] [repeats] [--save]`` prints medians of interleaved
+repetitions: forward + backward + step of a linear layer, with captured factors and with SGD, on
+CUDA also as CUDA graphs; there the microseconds that each kernel of a factored step takes; and for
+each shape the milliseconds of the factored and of the dense step by rank (the dense one includes
+the product that forms the gradient) and the largest r / k at which the factored one is cheaper.
+``--save`` writes ``benchmarks/data/factored_DEVICE.json``, with the machine and the versions.
 """
 
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
 from skewflow.geometry import haar
+from skewflow.lab.bench.capture import captured
+from skewflow.lab.environment import environment
+from skewflow.lab.files import write_json
 from skewflow.nn import OrthogonalLinear
 from skewflow.optim import FlowSGD, capture_factors
 from skewflow.optim._dense import dense_step
 from skewflow.optim._factored import FactoredStep
+
+Row = dict[str, Any]
 
 SHAPES = {
     "cpu": [(256, 256), (512, 512), (1024, 1024), (1024, 256), (2048, 128)],
@@ -51,7 +59,8 @@ def medians(
     return {name: median(each[1:]) for name, each in times.items()}
 
 
-def ranks(device: str, repeats: int) -> None:
+def ranks(device: str, repeats: int) -> list[Row]:
+    rows = []
     for d, k in SHAPES[device]:
         X = haar(d, k, generator=torch.Generator().manual_seed(0))[None].to(device)
         steps: dict[object, Callable[[], object]] = {}
@@ -64,15 +73,19 @@ def ranks(device: str, repeats: int) -> None:
             steps["factored", fraction] = lambda A=A, B=B, Y=Y, step=step: step(Y, A, B, 0.1)
         cost = medians(steps, device, repeats, 5 if device == "cuda" else 1)
         wins = [f for f in FRACTIONS if cost["factored", f] < cost["dense", f]]
+        for f in FRACTIONS:
+            ms = {name: cost[name, f] for name in ("factored", "dense")}
+            rows.append({"shape": [d, k], "rank": round(f * k), "milliseconds": ms})
         row = ", ".join(
             f"r={round(f * k)}: {cost['factored', f]:.3f} / {cost['dense', f]:.3f}"
             for f in FRACTIONS
         )
         print(f"{d} x {k}: factored / dense in ms: {row}", flush=True)
         print(f"  cheaper up to r / k = {max(wins, default=0):.3g}", flush=True)
+    return rows
 
 
-def layer(device: str, repeats: int) -> None:
+def layer(device: str, repeats: int) -> list[Row]:
     size, batch = LAYERS[device]
     x = torch.randn(batch, size, device=device, requires_grad=True)
     g = torch.randn(batch, size, device=device) / batch
@@ -94,42 +107,55 @@ def layer(device: str, repeats: int) -> None:
             optimizer.zero_grad()
 
         steps[name] = train
-    cost = medians(steps, device, repeats, 20)
-    print(
-        f"linear {size} x {size}, batch {batch}, forward + backward + step in ms: "
-        f"SGD {cost['SGD']:.3f}, factored {cost['factored']:.3f}, "
-        f"ratio {cost['factored'] / cost['SGD']:.2f}",
-        flush=True,
-    )
+    rows = []
+    for mode in ("eager", "graph") if device == "cuda" else ("eager",):
+        if mode == "graph":
+            for name in list(steps):
+                steps[name], why = captured(steps[name])
+                if why is not None:
+                    print(f"{name} is not captured: {why}", flush=True)
+        cost = medians(steps, device, repeats, 20)
+        ms = {str(name): value for name, value in cost.items()}
+        row: Row = {"linear": size, "batch": batch, "mode": mode, "milliseconds": ms}
+        rows.append(row | {"ratio": ms["factored"] / ms["SGD"]})
+        print(f"forward + backward + step: {rows[-1]}", flush=True)
+    return rows
 
 
-def kernels(d: int, k: int, r: int, calls: int = 20) -> None:
+def kernels(d: int, k: int, r: int, calls: int = 20) -> Row:
     X = haar(d, k, generator=torch.Generator().manual_seed(0))[None].cuda()
     A = torch.randn(1, d, r, device="cuda") / (d * r) ** 0.5
     B = torch.randn(1, k, r, device="cuda") / r**0.5
     step = FactoredStep()
+    found: Row = {"shape": [d, k], "rank": r}
     for known in (False, True):
         given = (X @ B, A.mT @ X) if known else ()
-        step(X.clone(), A, B, 0.1, *given)
         Ys = [X.clone() for _ in range(calls)]  # V is checked against X
+        turns = iter([Y.clone() for Y in Ys for _ in range(3)])
+        for _ in range(calls):
+            step(next(turns), A, B, 0.1, *given)
+        wall = milliseconds(lambda: step(next(turns), A, B, 0.1, *given), "cuda", calls)  # noqa: B023
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             for Y in Ys:
                 step(Y, A, B, 0.1, *given)
             torch.cuda.synchronize()
         rows = [(e.key, e.self_device_time_total / calls) for e in profile.key_averages()]
         total = sum(time for _, time in rows)
-        print(
-            f"{d} x {k}, r = {r}, {'known products, ' if known else ''}{total:.0f} us on the device"
-        )
+        kind = "known products" if known else "factors alone"
+        found[kind] = {"microseconds on the device": total, "of a step": 1e3 * wall}
+        print(f"{d} x {k}, r = {r}, {kind}: {found[kind]}")
         for name, time_ in sorted(rows, key=lambda row: -row[1])[:12]:
             print(f"  {time_:7.1f}  {name[:80]}", flush=True)
+    return found
 
 
 if __name__ == "__main__":
-    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-    repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 7
-    layer(device, repeats)
+    given = [word for word in sys.argv[1:] if word != "--save"]
+    device = given[0] if given else "cpu"
+    repeats = int(given[1]) if len(given) > 1 else 7
+    measured: Row = {"environment": environment(device), "layer": layer(device, repeats)}
     if device == "cuda":
-        kernels(5120, 1024, 128)
-        kernels(4096, 4096, 128)
-    ranks(device, repeats)
+        measured["steps"] = [kernels(5120, 1024, 128), kernels(4096, 4096, 128)]
+    measured["ranks"] = ranks(device, repeats)
+    if "--save" in sys.argv:
+        write_json(Path(__file__).parent / "data" / f"factored_{device}.json", measured)

@@ -32,13 +32,17 @@ class FlowSGD(Flow):
         lr: Step size. A tensor of one element is read at every step, which on CUDA waits for it.
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
-        block_size: s; "dense" for the exact method; "auto" for the largest of the sizes measured
+        block_size: s; "dense" for the exact method; "auto" begins with exact steps, to the nearest
+            point, and decides before the third whether blocks do better, see `explain`. It reads
+            the clock, so two runs may decide differently; with several processes, or after
+            `torch.use_deterministic_algorithms(True)`, it is the largest of the sizes measured
             whose step costs at most twice that of SGD. Matrices with no more than s rows are
             stepped exactly.
         sampler: "uniform" is fused and reads only the blocks it draws. "round_robin",
             "relabelled_round_robin", "h_regular", "optimal", "heavy_matchings", or a `Sampler`,
             run on the host; the last three read all of $\Omega$.
-        retraction: "exp", "cayley", or, for dense steps, "polar".
+        retraction: "exp", "cayley", or, for dense steps, "polar": the tangent step and the nearest
+            point, which turns no plane by more than 69 degrees.
         maximize: Ascend.
         seed: Seed of every draw.
         guard_every: Steps between two looks at the drift off the manifold; 0 never looks.
