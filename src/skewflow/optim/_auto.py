@@ -197,6 +197,8 @@ class Auto:
     def _decide(self, weights: Sequence[tuple[Weight, dict[str, Any]]], trial: Trial) -> bool:
         assert self._clock is not None
         steps, between = self._clock.step(), self._clock.between()
+        if steps == math.inf:  # none has ended
+            return False
         exact = [w for w, _ in weights if self.choices[w.p].size >= w.d]
         total = sum(_operations(w) for w in exact)
         for weight in exact:

@@ -1,5 +1,6 @@
 """Seconds as the device sees them."""
 
+import math
 import time
 from collections.abc import Callable
 from statistics import median
@@ -25,7 +26,8 @@ class Clock:
         self._ends: list[Stamp] = []
 
     def begin(self) -> None:
-        """A step begins."""
+        """A step begins; one that has not ended, since it has failed, is forgotten."""
+        del self._begins[len(self._ends) :]
         self._begins.append(_now(self._device))
 
     def end(self) -> None:
@@ -34,11 +36,13 @@ class Clock:
 
     def step(self) -> float:
         """Seconds of the fastest step that has ended; on CUDA this waits."""
-        return min(_between(a, b) for a, b in zip(self._begins, self._ends, strict=False))
+        pairs = zip(self._begins, self._ends, strict=False)
+        return min((_between(a, b) for a, b in pairs), default=math.inf)
 
     def between(self) -> float:
         """The least seconds from the end of a step to the beginning of the next; likewise."""
-        return min(_between(a, b) for a, b in zip(self._ends, self._begins[1:], strict=True))
+        pairs = zip(self._ends, self._begins[1:], strict=False)
+        return min((_between(a, b) for a, b in pairs), default=0.0)
 
 
 def seconds_of(step: Callable[[], object], device: torch.device) -> float:

@@ -117,9 +117,9 @@ class Flow(torch.optim.Optimizer, ABC):
         return loss
 
     def _step_all(self, factored: Sequence[Factored], capturing: bool) -> None:
-        if not capturing:
-            self._decide()
         plans = [self._plan(group) for group in self.param_groups]
+        if not capturing and self._decide():
+            plans = [self._plan(group) for group in self.param_groups]
         for plan in plans:
             if plan.lots or plan.rest:
                 with torch.no_grad():
@@ -132,30 +132,32 @@ class Flow(torch.optim.Optimizer, ABC):
             self._auto.end()
             self._guard(plans, factored)
 
-    def _decide(self) -> None:
-        """Let "auto" watch, and plan anew if it changes its mind."""
+    def _decide(self) -> bool:
+        """Let "auto" watch; whether it has changed its mind, so that plans are to be made anew."""
         if not self._auto.tick():
-            return
+            return False
         watched = [
             (self._weights[p], self.state[p])
             for group in self.param_groups
             if group["block_size"] == "auto" and has_clock(group)
             for p in group["params"]
-            if p.grad is not None and self._size_of(group, self._weights[p])
+            if p.grad is not None
         ]
-        if watched and self._auto.begin(watched, self._trial):
-            for plan in self._plans.values():
-                plan.complain()
+        changed = bool(watched) and self._auto.begin(watched, self._trial)
+        if changed:
             self._plans.clear()
+        return changed
 
     def _trial(self, weight: Weight, size: int) -> Callable[[], object]:
         """A step with blocks of a size on a copy of the weight, to be timed."""
+        from .flow_sgd import FlowSGD  # which is the only one that decides by the clock
+
         group = next(g for g in self.param_groups if any(weight.p is p for p in g["params"]))
         p = torch.nn.Parameter(weight.p.detach().clone())
         assert weight.p.grad is not None
         p.grad = weight.p.grad.detach().clone()
         options = {name: group[name] for name in self.defaults if name != "differentiable"}
-        return type(self)([p], **{**options, "block_size": size}).step
+        return FlowSGD([p], **{**options, "block_size": size}).step
 
     def _size_of(self, group: dict[str, Any], weight: Weight) -> int | str:
         size = group["block_size"]
