@@ -10,9 +10,9 @@ from helpers import randn
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._auto import LOOKS, NOISY, Auto, choose
+from skewflow.optim._auto import LOOKS, Auto, choose
 
-FREE = {2: 0.001, 16: 0.002, 64: 0.004}.__getitem__
+COSTS = {2: 0.001, 16: 0.002, 64: 0.004}
 
 
 def never(size):
@@ -20,24 +20,29 @@ def never(size):
 
 
 @pytest.mark.parametrize(
-    "exact, between, cosine, size",
+    "exact, between, memory, size",
     [
-        (2.0, 1.0, 0.9, 512),  # blocks of 64 see an eighth of the planes in a third of the time
-        (100.0, 1.0, 0.9, 64),  # in a hundredth of it
-        (0.05, 1.0, 0.0, 512),  # the exact step is hardly noticed
-        (1.0, 1.0, 0.0, 64),  # nor is a block's
-        (1.0, 0.02, 0.0, 16),  # nor is a smaller one's
-        (1.0, 0.001, 0.0, 64),  # all are: the most progress a second
+        (2.0, 1.0, 1.0, 512),  # blocks of 64 see an eighth of the planes in a third of the time
+        (100.0, 1.0, 1.0, 64),  # in a hundredth of it
+        (2.0, 1.0, 10.0, 64),  # momentum keeps what they leave
+        (0.1, 1.0, 10.0, 512),  # but an exact step adds little
+        (2.0, 1.0, 100.0, 16),  # the cheapest that leaves nothing
+        (1.0, 0.001, 1.0, 64),
     ],
 )
-def test_the_choice_follows_costs_and_noise(exact, between, cosine, size):
-    assert choose(512, exact, between, cosine, FREE).size == size
+def test_the_choice_follows_costs_and_noise(exact, between, memory, size):
+    costs = {**COSTS, 512: exact}
+    assert choose(512, exact, between, memory, costs.__getitem__).size == size
+
+
+def test_an_exact_step_is_timed_beside_the_blocks():
+    costs = {**COSTS, 512: 0.1}  # the clock had been disturbed
+    assert choose(512, 100.0, 1.0, 1.0, costs.__getitem__).size == 512
 
 
 def test_blocks_that_cannot_win_are_not_tried():
-    assert choose(512, 2.0, 1.0, NOISY, never).size == 512
-    assert choose(512, 0.05, 1.0, 0.0, never).size == 512
-    assert choose(2, 1e9, 1e-9, 0.0, never).size == 2
+    assert choose(512, 2.0, 1.0, 1.0, never).size == 512
+    assert choose(2, 1e9, 1e-9, 1.0, never).size == 2
 
 
 def made(d, generator, flow=FlowSGD, **options):
@@ -53,11 +58,15 @@ def run(p, optimizer, steps, generator):
 
 @pytest.fixture
 def ticking(monkeypatch):
-    """Steps that seem to take a second, blocks a thousandth, and between two as much as is set."""
+    """Exact steps seem to take a second, blocks a thousandth, between two as much as is set."""
     seconds = {"between": 1e-3}
+
+    def seconds_of(step, device):
+        return 1.0 if step.__self__.param_groups[0]["block_size"] == "dense" else 1e-3
+
     monkeypatch.setattr("skewflow.optim._clock.Clock.step", lambda self: 1.0)
     monkeypatch.setattr("skewflow.optim._clock.Clock.between", lambda self: seconds["between"])
-    monkeypatch.setattr("skewflow.optim._auto.seconds_of", lambda step, device: 1e-3)
+    monkeypatch.setattr("skewflow.optim._auto.seconds_of", seconds_of)
     return seconds
 
 
@@ -69,13 +78,13 @@ def test_it_decides_before_the_third_step_and_may_change_its_mind_at_the_64th(ti
     assert "exact steps, nothing is measured before step 3" in optimizer.explain()
     run(p, optimizer, 1, generator)
     assert optimizer.state[p]["auto_size"] == 64
-    assert "blocks of 64 rows, batches differ, and an exact step takes 1e+03 ms" in (
+    assert "blocks of 64 rows, an exact step takes 1e+03 ms, blocks of 64 rows 1 ms, and 1e+02" in (
         optimizer.explain()
     )
     ticking["between"] = 100.0
     run(p, optimizer, LOOKS[1] - LOOKS[0], generator)
     assert optimizer.state[p]["auto_size"] == 100
-    assert "it is hardly noticed" in optimizer.explain()
+    assert "blocks could not make up for what they leave out" in optimizer.explain()
     assert orthogonality_error(p.detach()) < 1e-5
 
 

@@ -1,9 +1,10 @@
 """What "auto" does with a weight: exact steps, or blocks of which size, by clock and gradients.
 
-A step with blocks of s rows sees the part p = (s - 1) / (d - 1) of the planes, so with exact
-gradients it makes p of the progress: what counts is p over the seconds of a step and of what lies
-between two. When every batch has another gradient, a network learns about as well from blocks as
-from exact steps (`results/cifar`), so the largest choice that adds little to the time is the best.
+A step with blocks of s rows sees the part p = (s - 1) / (d - 1) of the planes, so it makes p of the
+progress: what counts is p over the seconds of a step and of what lies between two. When every batch
+has another gradient, momentum makes up for it: it keeps what the blocks of a step leave, for the
+1 / (1 - mu) steps that it remembers. (With exact gradients it does not: what it gives an exact step
+is speed along the valley, and blocks lose that.)
 """
 
 import json
@@ -23,19 +24,21 @@ from ._weights import Weight
 LOOKS = (3, 64)
 """The steps before which it decides: once the first ones have compiled what there is to compile,
 and again, in case those were not like the others."""
-LITTLE = 0.1
-"""The part of the time between two steps that a step may take without being noticed."""
 NOISY = 0.1
 """Cosine between two gradients in a row below which they are taken for those of batches."""
 CANDIDATES = (64, 16, 2)
 """Block sizes that are tried; a larger one costs more than it adds (`bench step`)."""
+MARGIN = 1.2
+"""How much better than exact steps blocks must be, since clocks are noisy."""
 MOST_OPERATIONS = {"cpu": 4e10, "cuda": 2e13}
 """Of an exact step: about half a second. Larger weights are stepped by blocks from the start."""
 SAMPLE = 1024
 """Entries of a gradient that are compared."""
 
+Watched = tuple[Weight, dict[str, Any], float]
+"""A weight, its state and its momentum."""
 Trial = Callable[[Weight, int], Callable[[], object]]
-"""A step with blocks of a size on a copy of a weight."""
+"""A step on a copy of a weight, with blocks of a size; of d rows for an exact one."""
 
 
 @cache
@@ -107,40 +110,37 @@ def first_choice(weight: Weight, group: dict[str, Any]) -> Choice:
 
 
 def choose(
-    d: int, exact: float, between: float, cosine: float, cost: Callable[[int], float]
+    d: int, exact: float, between: float, memory: float, cost: Callable[[int], float]
 ) -> Choice:
     """Decide for one weight.
 
     Args:
         d: Its rows.
-        exact: Seconds of an exact step.
+        exact: Seconds of an exact step, as the clock has seen it.
         between: Seconds between two steps; the weight's part of them.
-        cosine: Between two gradients in a row.
-        cost: Measures the seconds of a step with blocks of a size.
+        memory: Steps that the momentum makes up for: 1 with exact gradients.
+        cost: Measures the seconds of a step with blocks of a size, d for an exact one.
 
     Example:
-        >>> choose(100, exact=2.0, between=1.0, cosine=0.9, cost=lambda s: 0.5).size
+        >>> choose(100, exact=2.0, between=1.0, memory=1.0, cost=lambda s: 0.02 * s).size
         100
-        >>> choose(100, exact=2.0, between=1.0, cosine=0.0, cost=lambda s: 0.05).size
-        64
+        >>> choose(100, exact=2.0, between=1.0, memory=10.0, cost=lambda s: 0.02 * s).size
+        16
     """
-    sizes = [s for s in CANDIDATES if s < d]
+    parts = {s: min(1.0, memory * (s - 1) / (d - 1)) for s in CANDIDATES if s < d}
     told = f"an exact step takes {_ms(exact)}, and {_ms(between)} lie between two"
-    if cosine < NOISY:
-        if exact <= LITTLE * between:
-            return Choice(d, f"batches differ, and {told}: it is hardly noticed")
-        for s in sizes:
-            if cost(s) <= LITTLE * between:
-                return Choice(s, f"batches differ, and {told}; blocks take {_ms(cost(s))}")
-    gain = {d: 1 / (exact + between)}
-    for s in sizes:
-        part = (s - 1) / (d - 1)
-        if part / max(between, 1e-12) > gain[d]:  # else it would lose if it cost nothing
-            gain[s] = part / (cost(s) + between)
+    # Those that would lose if they cost nothing are not tried.
+    worth = [s for s in parts if parts[s] * (exact + between) > MARGIN * between]
+    if not worth:
+        return Choice(d, f"{told}: blocks could not make up for what they leave out")
+    gain = {s: parts[s] / (cost(s) + between) for s in worth}
     best = max(gain, key=lambda s: gain[s])
-    if best == d:
-        return Choice(d, f"{told}: it makes the most progress a second")
-    return Choice(best, f"{told}; blocks take {_ms(cost(best))} and make more progress a second")
+    exact = cost(d)  # again, beside them
+    told = f"an exact step takes {_ms(exact)}, blocks of {best} rows {_ms(cost(best))}"
+    told = f"{told}, and {_ms(between)} lie between two"
+    if gain[best] < MARGIN / (exact + between):
+        return Choice(d, f"{told}: exact steps make more progress a second")
+    return Choice(best, f"{told}: blocks make more progress a second")
 
 
 class Auto:
@@ -168,21 +168,21 @@ class Auto:
         self._steps += 1
         return any(0 <= look - self._steps <= 2 for look in LOOKS)
 
-    def begin(self, weights: Sequence[tuple[Weight, dict[str, Any]]], trial: Trial) -> bool:
+    def begin(self, weights: Sequence[Watched], trial: Trial) -> bool:
         """Before a step that is watched; whether a choice has changed.
 
         Args:
-            weights: Those with a gradient that the clock decides for, and their states.
+            weights: Those with a gradient that the clock decides for.
             trial: Makes steps to measure.
         """
-        weights = [(weight, state) for weight, state in weights if weight.p not in self._kept]
+        weights = [watched for watched in weights if watched[0].p not in self._kept]
         if not weights:
             return False
         if self._clock is None:
             self._clock = Clock(weights[0][0].p.device)
             self._samples.clear()
         self._clock.begin()
-        for weight, _ in weights:
+        for weight, _, _ in weights:
             assert weight.p.grad is not None
             flat = weight.p.grad.detach().reshape(-1)
             some = flat[:: max(1, len(flat) // SAMPLE)].double()
@@ -194,19 +194,19 @@ class Auto:
         if self._clock is not None:
             self._clock.end()
 
-    def _decide(self, weights: Sequence[tuple[Weight, dict[str, Any]]], trial: Trial) -> bool:
+    def _decide(self, weights: Sequence[Watched], trial: Trial) -> bool:
         assert self._clock is not None
         steps, between = self._clock.step(), self._clock.between()
         if steps == math.inf:  # none has ended
             return False
-        exact = [w for w, _ in weights if self.choices[w.p].size >= w.d]
+        exact = [w for w, _, _ in weights if self.choices[w.p].size >= w.d]
         total = sum(_operations(w) for w in exact)
         for weight in exact:
             self._exact[weight.p] = steps * _operations(weight) / total
-        everything = sum(_operations(w) for w, _ in weights)
+        everything = sum(_operations(w) for w, _, _ in weights)
         costs: dict[Any, float] = {}
         changed = False
-        for weight, state in weights:
+        for weight, state, momentum in weights:
             if weight.p not in self._exact:  # it was too large for an exact step
                 continue
 
@@ -217,8 +217,9 @@ class Auto:
                 return costs[kind]
 
             part = between * _operations(weight) / everything
-            cosine = _cosine(self._samples[weight.p])
-            choice = choose(weight.d, self._exact[weight.p], part, cosine, cost)
+            noisy = _cosine(self._samples[weight.p]) < NOISY
+            memory = 1 / max(1e-3, 1 - momentum) if noisy else 1.0
+            choice = choose(weight.d, self._exact[weight.p], part, memory, cost)
             changed |= choice.size != self.choices[weight.p].size
             self.choices[weight.p] = choice
             state["auto_size"] = choice.size

@@ -137,7 +137,7 @@ class Flow(torch.optim.Optimizer, ABC):
         if not self._auto.tick():
             return False
         watched = [
-            (self._weights[p], self.state[p])
+            (self._weights[p], self.state[p], group["momentum"])
             for group in self.param_groups
             if group["block_size"] == "auto" and has_clock(group)
             for p in group["params"]
@@ -149,7 +149,7 @@ class Flow(torch.optim.Optimizer, ABC):
         return changed
 
     def _trial(self, weight: Weight, size: int) -> Callable[[], object]:
-        """A step with blocks of a size on a copy of the weight, to be timed."""
+        """A step on a copy of the weight, to be timed: with blocks, or exact if they are all."""
         from .flow_sgd import FlowSGD  # which is the only one that decides by the clock
 
         group = next(g for g in self.param_groups if any(weight.p is p for p in g["params"]))
@@ -157,6 +157,9 @@ class Flow(torch.optim.Optimizer, ABC):
         assert weight.p.grad is not None
         p.grad = weight.p.grad.detach().clone()
         options = {name: group[name] for name in self.defaults if name != "differentiable"}
+        if size >= weight.d:
+            options |= {"block_size": "dense", "retraction": exact_retraction(group)}
+            return FlowSGD([p], **options).step
         return FlowSGD([p], **{**options, "block_size": size}).step
 
     def _size_of(self, group: dict[str, Any], weight: Weight) -> int | str:
