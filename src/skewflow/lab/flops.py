@@ -2,13 +2,13 @@
 
 The convention: a product of m x k and k x n matrices counts 2mkn; an addition, subtraction,
 multiplication, division, square root or trigonometric function of one number counts 1; a sum of n
-numbers counts n. Copying, indexing, changing signs, absolute values and comparisons count 0, and so
+numbers counts n, a length 2n. Copying, indexing, changing signs, absolute values and comparisons count 0, and so
 do operations on integers. A singular value decomposition counts 14 m n^2 + 8 n^3 and a solve
 2/3 n^3 + 2 n^2 m (Golub and Van Loan).
 """
 
 from collections.abc import Callable
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from torch import Tensor
@@ -23,7 +23,7 @@ _FREE |= {"clone", "detach", "view", "_unsafe_view", "reshape", "expand", "trans
 _FREE |= {"t", "select", "slice", "unbind", "unsqueeze", "squeeze", "stack", "cat", "diagonal"}
 _FREE |= {"eye", "zeros", "ones", "empty", "fill", "zero", "_to_copy", "_local_scalar_dense"}
 _FREE |= {"zeros_like", "ones_like", "new_zeros", "alias", "lift_fresh", "full", "where"}
-_FREE |= {"gather", "index_select", "split", "arange"}
+_FREE |= {"gather", "index_select", "split", "arange", "clamp"}
 
 
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -68,6 +68,11 @@ def flops(function: Callable[[], Any]) -> int:
 def _count(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     if name in ("mm", "bmm"):
         return 2 * int(out.numel()) * int(args[0].shape[-1])
+    if name == "baddbmm":
+        return 2 * int(out.numel()) * int(args[1].shape[-1]) + int(out.numel())
+    if name == "linalg_vector_norm":
+        largest = len(args) > 1 and args[1] == inf
+        return 0 if largest else 2 * int(args[0].numel())
     if name == "_linalg_svd":
         m, n = sorted(args[0].shape[-2:], reverse=True)
         return prod(args[0].shape[:-2]) * (14 * m * n**2 + 8 * n**3)
