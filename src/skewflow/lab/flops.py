@@ -2,9 +2,9 @@
 
 The convention: a product of m x k and k x n matrices counts 2mkn; an addition, subtraction,
 multiplication, division, square root or trigonometric function of one number counts 1; a sum of n
-numbers counts n, a length 2n. Copying, indexing, changing signs, absolute values and comparisons count 0, and so
-do operations on integers. A singular value decomposition counts 14 m n^2 + 8 n^3 and a solve
-2/3 n^3 + 2 n^2 m (Golub and Van Loan).
+numbers counts n, a length 2n. Copying, indexing, changing signs, absolute values and comparisons
+count 0, and so do operations on integers. A singular value decomposition counts
+14 m n^2 + 8 n^3 and a solve 2/3 n^3 + 2 n^2 m (Golub and Van Loan).
 """
 
 from collections.abc import Callable
