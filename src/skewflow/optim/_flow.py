@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..geometry.matrices import MatrixView
 from ..kernels.update import Update
 from ..samplers import Sampler
 from ._alone import step_alone
-from ._auto import Auto, has_clock, told
+from ._auto import auto_choice, told
 from ._capture import drop
 from ._capturing import is_capturing, outside_the_graph
 from ._drift import Drift
@@ -41,7 +42,6 @@ class Flow(torch.optim.Optimizer, ABC):
         self._replayed: dict[torch.device, Tensor] = {}
         self._captured = False
         self._factored = FactoredSteps()
-        self._auto = Auto()
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -118,64 +118,26 @@ class Flow(torch.optim.Optimizer, ABC):
 
     def _step_all(self, factored: Sequence[Factored], capturing: bool) -> None:
         plans = [self._plan(group) for group in self.param_groups]
-        if not capturing and self._decide():
-            plans = [self._plan(group) for group in self.param_groups]
         for plan in plans:
             if plan.lots or plan.rest:
                 with torch.no_grad():
                     self._step_group(plan, capturing)
             else:  # kernels know nothing of autograd
                 self._step_group(plan, capturing)
+        self._factored.ranks.clear()
         self._step_factored(factored)
         self._tick(capturing)
         if not capturing:
-            self._auto.end()
             self._guard(plans, factored)
-
-    def _decide(self) -> bool:
-        """Let "auto" watch; whether it has changed its mind, so that plans are to be made anew."""
-        if not self._auto.tick():
-            return False
-        watched = [
-            (self._weights[p], self.state[p], group["momentum"])
-            for group in self.param_groups
-            if group["block_size"] == "auto" and has_clock(group)
-            for p in group["params"]
-            if p.grad is not None
-        ]
-        changed = bool(watched) and self._auto.begin(watched, self._trial)
-        if changed:
-            self._plans.clear()
-        return changed
-
-    def _trial(self, weight: Weight, size: int) -> Callable[[], object]:
-        """A step on a copy of the weight, to be timed: with blocks, or exact if they are all."""
-        from .flow_sgd import FlowSGD  # which is the only one that decides by the clock
-
-        group = next(g for g in self.param_groups if any(weight.p is p for p in g["params"]))
-        p = torch.nn.Parameter(weight.p.detach().clone())
-        assert weight.p.grad is not None
-        p.grad = weight.p.grad.detach().clone()
-        options = {name: group[name] for name in self.defaults if name != "differentiable"}
-        if size >= weight.d:
-            options |= {"block_size": "dense", "retraction": exact_retraction(group)}
-            return FlowSGD([p], **options).step
-        return FlowSGD([p], **{**options, "block_size": size}).step
 
     def _size_of(self, group: dict[str, Any], weight: Weight) -> int | str:
         size = group["block_size"]
-        if size == "auto":
-            size = self._auto.size(weight, group, self.state[weight.p])
-        return block_size_for(size, weight.d)
+        return block_size_for(auto_choice(weight, group).size if size == "auto" else size, weight.d)
 
     def explain(self) -> str:
-        """What each weight gets, and why, in a line for each; `print` it.
-
-        With `block_size="auto"` it is decided before the third step and looked at again before
-        the 64th, by the clock and by how much gradients differ from step to step.
-        """
+        """What each weight gets, and why, in a line for each; `print` it."""
         return "\n".join(
-            told(self._weights[p], group, self._auto, self._factored.ranks.get(p))
+            told(self._weights[p], group, self._factored.ranks.get(p))
             for group in self.param_groups
             for p in group["params"]
         )
@@ -278,6 +240,9 @@ class Flow(torch.optim.Optimizer, ABC):
                     continue
                 step = self._time(one.weight.p.device)
                 draws = self._peek(plan.group, one)
+                if one.size == "dense":
+                    retraction: Any = exact_retraction(plan.group)
+                    one.update = replace(one.update, retraction=retraction)
                 reports.append(diagnose(one, self.state[one.weight.p], step, draws))
         return reports
 
@@ -355,7 +320,7 @@ class Flow(torch.optim.Optimizer, ABC):
         if "_weights" in state:
             self._plans, self._replayed, self._captured = {}, {}, False
             self._drift = Drift(self._done)
-            self._factored, self._auto = FactoredSteps(), Auto()
+            self._factored = FactoredSteps()
             for weight in self._weights.values():
                 weight.written = -1  # versions are counted anew in the copied parameter
 
@@ -386,7 +351,6 @@ class Flow(torch.optim.Optimizer, ABC):
         self._replayed.clear()
         self._captured = False
         self._plans.clear()
-        self._auto = Auto()
         numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
         for number, p in zip(numbers, params, strict=True):

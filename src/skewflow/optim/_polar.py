@@ -17,15 +17,18 @@ LONGEST = 2.0**12
 direction, too: what rounding leaves of one that is normal is not tangent."""
 
 WIDEST = 6.5
-r"""Largest bound on $\|Y^\top Y - I\|$: what is longer is cut to it. A plane then turns by at most
-$\arctan\sqrt{6.5}$, 69 degrees, and two Newton-Schulz steps are enough for any learning rate."""
+r"""Largest bound on $\|Y^\top Y - I\|$: what is longer is cut to it. Then two Newton-Schulz steps
+are enough for any learning rate, in float64 four."""
+
+LARGEST_TURN = math.atan(math.sqrt(WIDEST))
+"""The most by which a plane turns: 69 degrees."""
 
 WIDTH = {torch.float32: 0.05, torch.float64: 5e-4}
 r"""Largest $\|Y^\top Y - I\|$ for the series of four terms: its next is 8e-8 and 8e-18 there."""
 
 ERROR = {torch.float32: 2e-7, torch.float64: 2e-16}
-r"""What a shorter series may leave of $\|Y^\top Y - I\|_F / \sqrt k$. Nothing adds up: every step
-corrects what the one before it has left."""
+r"""Largest next term of a shorter series, over $\sqrt k$; twice as much is left of
+$\|Y^\top Y - I\|_F$. Nothing adds up: every step corrects what the one before it has left."""
 
 
 def polar_step(

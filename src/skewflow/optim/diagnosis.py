@@ -20,6 +20,7 @@ from ..tournaments.partitions import Partition, block_sizes
 from ..tournaments.tournament import Tournament
 from ._dense import forms_omega
 from ._plan import Alone
+from ._polar import LARGEST_TURN
 
 Draws = Callable[[int, EdgeWeights], Tournament]
 """The next draw of a sampler for matrix b."""
@@ -119,7 +120,7 @@ def _turned(angle: float, retraction: str) -> float:
     """By how much a retraction turns where the exponential turns by `angle`."""
     if retraction == "cayley":
         return 2 * math.atan(angle / 2)
-    return math.atan(angle) if retraction == "polar" else angle
+    return min(math.atan(angle), LARGEST_TURN) if retraction == "polar" else angle
 
 
 def _dense_angle(

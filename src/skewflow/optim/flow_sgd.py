@@ -32,11 +32,9 @@ class FlowSGD(Flow):
         lr: Step size. A tensor of one element is read at every step, which on CUDA waits for it.
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
-        block_size: s; "dense" for the exact method; "auto" begins with exact steps, to the nearest
-            point, and decides before the third whether blocks do better, see `explain`. It reads
-            the clock, so two runs may decide differently; with several processes, or after
-            `torch.use_deterministic_algorithms(True)`, it is the largest of the sizes measured
-            whose step costs at most twice that of SGD. Matrices with no more than s rows are
+        block_size: s; "dense" for the exact method; "auto" for exact steps, to the nearest point,
+            where they are cheap, and elsewhere for the largest of the sizes measured whose step
+            costs at most twice that of SGD; see `explain`. Matrices with no more than s rows are
             stepped exactly.
         sampler: "uniform" is fused and reads only the blocks it draws. "round_robin",
             "relabelled_round_robin", "h_regular", "optimal", "heavy_matchings", or a `Sampler`,
