@@ -1,4 +1,4 @@
-"""One process of a data-parallel run; test_manners.py starts two and compares their weights."""
+"""One process of a data-parallel run; test_distributed.py starts two and compares their weights."""
 
 import sys
 

@@ -70,6 +70,7 @@ class Products(TorchDispatchMode):
         ((64, 64), "exp", 0.01, 4),  # generator, square, terms 3 and 4, application
         ((64, 64), "exp", 0.15, 5),  # eight terms
         ((64, 64), "exp", 0.5, 8),  # once squared, and polished
+        ((64, 64), "polar", 0.01, 4),  # tangent (2), Gram, correction
         ((64, 64), "polar", 0.15, 6),  # tangent (2), Gram, its square, the series, application
     ],
 )

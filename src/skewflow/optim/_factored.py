@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # Triton is imported on use
 
 BREAK_EVEN = {"cpu": (0.25, 0.5), "cuda": (0.25, 0.5)}
 """Largest r / k at which the factored step costs less than the dense one, where 2k >= d and where
-2k < d. Measured on one core of a CPU by `benchmarks/factored.py`, and not yet on CUDA."""
+2k < d. Measured on a CPU (`benchmarks/data/factored_cpu.json`), and not yet on CUDA."""
 
 TOLERANCE, COARSE_TOLERANCE = 1e-5, 1e-3
 """How far a row of a known V may be from that of X B, relative to B; the other one in TF32."""
