@@ -7,6 +7,7 @@ from torch import nn
 from helpers import randn
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry.matrices import MatrixView
+from skewflow.kernels._graphs import Graphs
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
 from skewflow.optim._lot import Lot
@@ -35,7 +36,7 @@ def test_a_weight_whose_direction_is_not_finite_stays_and_is_reported(shape, ski
         p = orthogonal_(torch.empty(shape), generator=generator)
         weights.append(Weight(p, f"weight {n}", MatrixView.of(p), n))
         states.append({"skipped": torch.zeros((), dtype=torch.int64)})
-    lot = Lot(weights, states, skip=skip)
+    lot = Lot(weights, states, Graphs(p.device), skip=skip)
     D = torch.cat([w.view(randn(*shape, generator=generator)) for w in weights])
     D[len(D) // 3, 2, 1] = torch.inf  # of the second weight
     finite = lot._usable(D)
@@ -45,6 +46,7 @@ def test_a_weight_whose_direction_is_not_finite_stays_and_is_reported(shape, ski
     moved = lot._reported(X, Y, finite)
     assert [part.unique().tolist() for part in moved.chunk(3)] == [[1.0], [1.0], [0.0]]
     assert [state["skipped"].item() for state in states] == [0, int(skip), int(skip)]
+    lot._seen.copy_(lot._bad)
     if skip:
         lot.complain()
     else:

@@ -18,7 +18,7 @@ from ._polar import polar_step
 def dense_step(
     X: Float[Tensor, "n d k"],
     D: Float[Tensor, "n d k"],
-    lr: float,
+    lr: float | Tensor,
     retraction: Literal["exp", "cayley", "polar"],
     moments: Float[Tensor, "n d"] | None = None,
 ) -> Float[Tensor, "n d k"]:
@@ -32,6 +32,8 @@ def dense_step(
 
     Second moments of the rows divide the entry (i, j) of $\Omega$ by their root mean square. Where
     $\Omega$ is not formed, the mean of all rows divides all of it.
+
+    On CUDA the learning rate may be a float64 there, so that a graph of the step can be told it.
     """
     d, k = X.shape[-2:]
     if moments is not None and not forms_omega(d, k, retraction):
@@ -62,13 +64,13 @@ def forms_omega(d: int, k: int, retraction: str) -> bool:
 
 
 def _turned(
-    X: Float[Tensor, "n d k"], omega: Float[Tensor, "n d d"], lr: float
+    X: Float[Tensor, "n d k"], omega: Float[Tensor, "n d d"], lr: float | Tensor
 ) -> Float[Tensor, "n d k"]:
     r"""$\exp(-lr\,\Omega)X$ in four products of (d, d) matrices, if the norm is small."""
     U, norm = _normalised(omega)
     U2 = U @ U
     most = LARGEST_ANGLE[X.dtype]
-    E, squarings = expm_minus_identity(U, U2, -lr * norm, spectral_bound(U2), most)
+    E, squarings = expm_minus_identity(U, U2, -(lr * norm), spectral_bound(U2), most)
     Y = torch.baddbmm(X, E, X)
     if is_coarse(X):
         polish_(Y)
@@ -77,7 +79,7 @@ def _turned(
 
 
 def _thin_step(
-    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], lr: float
+    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], lr: float | Tensor
 ) -> Float[Tensor, "n d k"]:
     r"""$\exp(-lr\,\Omega)X$ in the basis of the columns of X and $W = (I - XX^\top)D$.
 

@@ -4,13 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..geometry.matrices import MatrixView
+from ..kernels._graphs import Graphs
 from ..kernels.update import Update
 from ..samplers import Sampler
 from ._alone import step_alone
@@ -40,6 +41,7 @@ class Flow(torch.optim.Optimizer, ABC):
         self._done = 0
         self._drift = Drift(0)
         self._replayed: dict[torch.device, Tensor] = {}
+        self._graphs = cache(Graphs)
         self._captured = False
         self._factored = FactoredSteps()
         super().__init__(params, defaults)
@@ -198,7 +200,8 @@ class Flow(torch.optim.Optimizer, ABC):
             self._prepare(group, weight)
         states = [self.state[weight.p] for weight in weights]
         update = self._update(group)
-        return make_plan(group, update, weights, states, self._count, partial(self._size_of, group))
+        size_of = partial(self._size_of, group)
+        return make_plan(group, update, weights, states, self._count, self._graphs, size_of)
 
     @abstractmethod
     def _update(self, group: dict[str, Any]) -> Update:
@@ -319,6 +322,7 @@ class Flow(torch.optim.Optimizer, ABC):
         super().__setstate__(state)
         if "_weights" in state:
             self._plans, self._replayed, self._captured = {}, {}, False
+            self._graphs = cache(Graphs)
             self._drift = Drift(self._done)
             self._factored = FactoredSteps()
             for weight in self._weights.values():

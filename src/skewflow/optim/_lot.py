@@ -5,12 +5,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from ..errors import NonFiniteGradientError
+from ..kernels._graphs import Graphs
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
+from ._capturing import is_capturing
 from ._dense import dense_step
+from ._drift import Store
 from ._polar import polar_step
+from ._replayed import Replayed, has_graph, on_device
 from ._weights import Weight
 
 
@@ -18,19 +23,29 @@ class Lot:
     """Weights with the same matrices (n, d, k) on one device, whose block size is "dense".
 
     A network has many small weights of few shapes: one batched exponential costs the device little
-    more than one, and the host no more.
+    more than one, and the host no more. What CUDA kernels can do without the host, and is not
+    large, is one CUDA graph from the third step on: then the host hardly counts at all.
 
     Args:
         weights: The weights.
         states: Their states.
+        graphs: Makes the CUDA graph.
         skip: Leave out weights whose gradient is not finite, and count them.
     """
 
     def __init__(
-        self, weights: Sequence[Weight], states: Sequence[dict[str, Any]], *, skip: bool
+        self,
+        weights: Sequence[Weight],
+        states: Sequence[dict[str, Any]],
+        graphs: Graphs,
+        *,
+        skip: bool,
     ) -> None:
         self.weights, self._states, self._skip = list(weights), list(states), skip
         device = weights[0].p.device
+        self._params = [weight.p for weight in weights]
+        points = [weight.points(state) for weight, state in zip(weights, states, strict=True)]
+        self._replayed = Replayed(graphs) if has_graph(points) else None
         self._bad = torch.zeros(len(weights), dtype=torch.bool, device=device)
         pinned = device.type == "cuda"
         self._seen = torch.zeros(len(weights), dtype=torch.bool, pin_memory=pinned)
@@ -55,7 +70,7 @@ class Lot:
         retraction: Any,
         time: Callable[[], int],
         left_out: Collection[Weight],
-        store: Callable[[Weight, Tensor], None],
+        store: Store,
     ) -> None:
         """Step all weights but those left out.
 
@@ -67,13 +82,50 @@ class Lot:
             store: Brings stepped points into their parameter, if they are a copy.
         """
         pairs = zip(self.weights, self._states, strict=True)
-        members = [(weight, state) for weight, state in pairs if weight not in left_out]
+        members = [pair for pair in pairs if pair[0] not in left_out]
+        grads: list[Any] = [weight.p.grad for weight, _ in members]
         if not members:
             return
+
+        def move(Gs: Sequence[Tensor], lr: float | Tensor) -> None:
+            self._move(members, Gs, lr, update, retraction, time, store)
+
+        on_cuda = grads[0].device.type == "cuda"
+        if self._can_replay(update, retraction):
+            assert self._replayed is not None
+            precision = torch.backends.cuda.matmul.fp32_precision
+            fixed = (update.momentum, update.nesterov, update.maximize, retraction, precision)
+            if self._replayed(move, grads, update.lr, fixed):
+                increment_version(self._params)
+                for weight in self.weights:
+                    weight.written = weight.p._version
+        else:
+            move(grads, on_device(update.lr, grads[0].device) if on_cuda else update.lr)
+        if on_cuda and not self._skip:
+            # Not in the graph: pinned memory would not know until when the replays use it.
+            self._seen.copy_(self._bad, non_blocking=True)
+
+    def _can_replay(self, update: Update, retraction: str) -> bool:
+        """Whether the step is the same for the host at any time, and nobody else captures it."""
+        if self._replayed is None or update.beta2 is not None or retraction == "cayley":
+            return False
+        return not is_capturing()
+
+    def _move(
+        self,
+        members: Sequence[tuple[Weight, dict[str, Any]]],
+        grads: Sequence[Tensor],
+        lr: float | Tensor,
+        update: Update,
+        retraction: Any,
+        time: Callable[[], int],
+        store: Store,
+    ) -> None:
+        """The step, given the gradients and the learning rate, on CUDA as a tensor."""
         weights, states = zip(*members, strict=True)
         n = weights[0].num_matrices
         points = [weight.view(weight.points(state)) for weight, state in members]
-        G = _batch([weight.view(weight.p.grad) for weight in weights])
+        G = _batch([weight.view(grad) for weight, grad in zip(weights, grads, strict=True)])
         w = None
         if update.beta2 is not None:
             steps = time()
@@ -93,10 +145,10 @@ class Lot:
             D = torch.where(self._each(finite, D), D, 0)
         # The normal part of a momentum gives no force here, but would from the next point's view.
         if retraction == "polar" and w is None and not update.nesterov:
-            Y, new = polar_step(X, D, update.lr, tangent=new is not None)
+            Y, new = polar_step(X, D, lr, tangent=new is not None)
         else:
             new = None if new is None else _tangent_part(X, new)
-            Y = dense_step(X, D, update.lr, retraction, w)
+            Y = dense_step(X, D, lr, retraction, w)
         if new is not None:
             if finite is not None:
                 assert M is not None
@@ -113,28 +165,28 @@ class Lot:
 
     def _usable(self, D: Tensor) -> Tensor:
         """For each weight, whether no product of its direction overflows."""
-        num = len(self.weights)  # on CUDA none is left out on the host
-        largest = torch.linalg.vector_norm(D.reshape(num, -1), ord=float("inf"), dim=-1)
-        return largest <= LARGEST_GRADIENT[D.dtype]  # which NaN is not
+        return self._largest(D) <= LARGEST_GRADIENT[D.dtype]  # which NaN is not
 
     def _reported(self, X: Tensor, Y: Tensor, finite: Tensor) -> Tensor:
-        """The stepped points, or the old ones where a product overflowed; the host is told."""
-        good = self._finite(Y)
-        finite = finite & good
+        """The stepped points, or the old ones where a product overflowed; notes which."""
+        good = self._largest(Y) < float("inf")
+        bad = (finite & good).logical_not_()
         if self._skip:
-            for state, fine in zip(self._states, finite, strict=True):
-                state["skipped"] += ~fine
+            skipped = [state["skipped"] for state in self._states]
+            torch._foreach_add_(skipped, bad.to(torch.int64).unbind())
         else:
-            self._seen.copy_(self._bad.logical_or_(~finite), non_blocking=True)
+            self._bad.logical_or_(bad)
         return torch.where(self._each(good, Y), Y, X)
 
-    def _finite(self, matrices: Tensor) -> Tensor:
-        """For each weight; on CUDA none is left out on the host."""
-        return torch.isfinite(matrices).reshape(len(self.weights), -1).all(-1)
+    def _largest(self, matrices: Tensor) -> Tensor:
+        """The largest entry of each weight; on CUDA none is left out on the host."""
+        entries = matrices.reshape(len(self.weights), -1)
+        return torch.linalg.vector_norm(entries, ord=float("inf"), dim=-1)
 
     def _each(self, weights: Tensor, matrices: Tensor) -> Tensor:
         """From one value a weight to one a matrix."""
-        return weights.repeat_interleave(len(matrices) // len(self.weights))[:, None, None]
+        n = len(matrices) // len(self.weights)
+        return (weights.repeat_interleave(n) if n > 1 else weights)[:, None, None]
 
 
 def _tangent_part(X: Tensor, M: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import has_kernel
+from ..kernels._graphs import Graphs
 from ..kernels.update import LARGEST_GRADIENT, Update
 from ._bucket import Bucket
 from ._guard import SMALL
@@ -161,6 +162,7 @@ def make_plan(
     weights: Sequence[Weight],
     states: Sequence[dict[str, Any]],
     count: Callable[[torch.device], Tensor],
+    graphs: Callable[[torch.device], Graphs],
     size_of: Callable[[Weight], int | str],
 ) -> Plan:
     """Sort the weights into buckets, lots and the rest.
@@ -171,6 +173,7 @@ def make_plan(
         weights: Those with a gradient.
         states: Their states.
         count: The count of replayed steps on a device.
+        graphs: What makes CUDA graphs there.
         size_of: The block size of a weight, or "dense".
     """
     skip = group["nonfinite"] == "skip"
@@ -198,14 +201,16 @@ def make_plan(
         made.append(
             Bucket(ours, theirs, size, count(device), skip=skip, moments=update.beta2 is not None)
         )
-    exact = [Lot(*zip(*members, strict=True), skip=skip) for members in lots.values()]
+    exact = [
+        Lot(*zip(*members, strict=True), graphs(key[0]), skip=skip) for key, members in lots.items()
+    ]
     on_host = [w for lot in exact for w in lot.weights if w.p.device.type != "cuda"]
     checked = [*on_host, *(one.weight for one in rest)]
     params = list(group["params"])
     held: list[tuple[dict[str, Any], str, Tensor]] = [
         (state, key, state[key])
         for state in states
-        for key in ("momentum_buffer", "master", "exp_avg_sq")
+        for key in ("momentum_buffer", "master", "exp_avg_sq", "skipped")
         if key in state
     ]
     places = [place(p) for p in params]

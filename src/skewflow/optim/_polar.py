@@ -32,20 +32,24 @@ $\|Y^\top Y - I\|_F$. Nothing adds up: every step corrects what the one before i
 
 
 def polar_step(
-    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], lr: float, *, tangent: bool = False
+    X: Float[Tensor, "n d k"],
+    D: Float[Tensor, "n d k"],
+    lr: float | Tensor,
+    *,
+    tangent: bool = False,
 ) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
     r"""The nearest point to $X - lr\,\Omega X$, with $\Omega X = D - X D^\top X$.
 
     The singular values of the tangent step lie between 1 and a bound, since $\Omega X$ is tangent.
     Where the bound is large, Newton-Schulz steps, scaled for what is left of that interval, bring
-    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do, on the CPU
-    fewer where a short step needs no more. Its own Gram matrix makes the result orthogonal whatever
-    `X` had lost.
+    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do, or one
+    where a short step needs no more. Its own Gram matrix makes the result orthogonal whatever `X`
+    had lost.
 
     Args:
         X: Points.
         D: Directions.
-        lr: Step size.
+        lr: Step size; on CUDA it may be a float64 there.
         tangent: Also give the tangent part of `D`, $D - X\,\mathrm{sym}(X^\top D)$: on a square
             matrix it is half of $\Omega X$.
 
@@ -66,19 +70,21 @@ def polar_step(
         return _retracted(X, R, D, lr), T
 
 
-def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
+def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """The nearest point to X - lr R."""
-    on_host = X.device.type == "cpu"
-    short = on_host and lr <= torch.finfo(X.dtype).max
+    allowed = ERROR[X.dtype] * math.sqrt(X.shape[-1])
+    if X.device.type != "cpu":
+        Y = _cut_step(X, R, D, lr)
+        P = _gram(Y)
+        return _nearest(X, Y, P, frobenius(P) > math.sqrt(8 / 3 * allowed))
+    assert not isinstance(lr, Tensor)
+    short = lr <= torch.finfo(X.dtype).max
     if short:
         largest = float(torch.linalg.vector_norm(D, ord=float("inf")))
         short = lr * largest * math.sqrt(X[0].numel()) <= LONGEST
     Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
     P = _gram(Y)
-    if not on_host:
-        return _nearest(X, Y, P)
     size = float(torch.linalg.vector_norm(P, dim=(-2, -1)).max())
-    allowed = ERROR[X.dtype] * math.sqrt(X.shape[-1])
     if 3 / 8 * size**2 <= allowed:
         return torch.baddbmm(Y, Y, P, alpha=-0.5)
     if 5 / 16 * size**3 <= allowed:
@@ -86,10 +92,11 @@ def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
     return _nearest(X, Y, P)
 
 
-def _cut_step(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
+def _cut_step(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """X - lr R, cut to `LONGEST`."""
-    longer = torch.maximum(frobenius(R), frobenius(D))
-    length = (LONGEST / longer).clamp(max=min(lr, torch.finfo(X.dtype).max))
+    most = torch.finfo(X.dtype).max
+    longer = torch.maximum(frobenius(R), frobenius(D)).clamp_(min=LONGEST / most)
+    length = (LONGEST / longer).clamp_(max=lr)
     return X - R * length.to(X.dtype)[:, None, None]
 
 
@@ -99,14 +106,19 @@ def _gram(Y: Tensor) -> Tensor:
     return P
 
 
-def _nearest(X: Tensor, Y: Tensor, P: Tensor) -> Tensor:
+def _nearest(X: Tensor, Y: Tensor, P: Tensor, long: Tensor | None = None) -> Tensor:
     r"""The polar factor of tangent steps from X, given $P = Y^\top Y - I$.
 
     Of a longer one than `WIDEST` allows the part $X + c(Y - X)$ is taken, for which P is $c^2P$.
+    Those that are not `long` take one term of the series: for them $P^2$ counts as zero.
     """
     lows, factors = _intervals(Y.dtype, Y.device)
     last = len(lows) - 1
-    P2 = P @ P
+    if long is None:
+        P2 = P @ P
+    else:
+        P2 = torch.zeros_like(P)
+        multiply_where_(P2, P, P, long)
     bound = frobenius(P2).sqrt()  # of the norm of P
     cut = (WIDEST / bound).clamp(max=1).to(Y.dtype)[:, None, None]
     Y = torch.lerp(X, Y, cut.sqrt())
@@ -132,10 +144,12 @@ def _nearest(X: Tensor, Y: Tensor, P: Tensor) -> Tensor:
         multiply_where_(P2, P, P, live[0])
         middle = ((1 + lows[last].square()) / 2).sqrt()
         c = torch.where(live[0], scales[-1] / middle, c)
-    return _times_inverse_root(Y, P, P2, c)
+    return _times_inverse_root(Y, P, P2, c, long)
 
 
-def _times_inverse_root(Y: Tensor, P: Tensor, P2: Tensor, centre: Tensor) -> Tensor:
+def _times_inverse_root(
+    Y: Tensor, P: Tensor, P2: Tensor, centre: Tensor, long: Tensor | None
+) -> Tensor:
     r"""$cY(c^2Y^\top Y)^{-1/2}$ with the factor c that makes $Q = c^2Y^\top Y - I$ small.
 
     $Y^\top Y = I + P$, so $Q = c^2P + (c^2 - 1)I$.
@@ -147,9 +161,13 @@ def _times_inverse_root(Y: Tensor, P: Tensor, P2: Tensor, centre: Tensor) -> Ten
     Q.diagonal(dim1=-2, dim2=-1).add_(more)
     Q2.diagonal(dim1=-2, dim2=-1).add_(more.square())
     with users_precision(Y):
-        T = (Q2 * (3 / 8)).add_(Q, alpha=-1 / 2)
-        T.baddbmm_(Q2, (Q2 * (35 / 128)).add_(Q, alpha=-5 / 16))
-    return (Y * c).baddbmm_(Y * c, T)
+        T, V = (Q2 * (3 / 8)).add_(Q, alpha=-1 / 2), (Q2 * (35 / 128)).add_(Q, alpha=-5 / 16)
+        if long is None:
+            T.baddbmm_(Q2, V)
+        else:
+            multiply_where_(T, Q2, V, long, T, 1.0, 1.0)
+    Z = Y * c
+    return torch.baddbmm(Z, Z, T)
 
 
 @cache

@@ -23,7 +23,7 @@ def multiply_where_(
     kernel, and all of them are computed. Not in the paper.
 
     Args:
-        out: Where the results go; none of the others.
+        out: Where the results go; not in A or B.
         A: Left factors.
         B: Right factors.
         live: Which matrices to compute.

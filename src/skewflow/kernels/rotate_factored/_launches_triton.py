@@ -8,6 +8,7 @@ import triton
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .._graphs import capture
 from .._triton import Launch
 from . import _products_triton as products
 from . import _triton as kernels
@@ -253,22 +254,12 @@ class Repeated:
             self._launch(device)
             return
         if self._graph is None and self._calls > 2:  # by then they are compiled
-            self._graph = self._captured(device)
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._graph = capture(lambda: self._launch(device), stream)
         if self._graph is None:
             self._launch(device)
         else:
             self._graph.replay()
-
-    def _captured(self, device: torch.device) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        # Not by torch.cuda.graph, which would wait for the device; other threads may go on.
-        with torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self._launch(device)
-            finally:
-                graph.capture_end()
-        return graph
 
     def _launch(self, device: torch.device) -> None:
         on_cuda = device.type == "cuda"
