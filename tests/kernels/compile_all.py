@@ -6,6 +6,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
+from skewflow.kernels._polar_triton import SCALARS, blend_of, cut_of, decide_of, series_of
 from skewflow.kernels._triton import Launch, Operands
 from skewflow.kernels.multiply_where._triton import launch_of
 from skewflow.kernels.recurrence._triton import advance, retreat
@@ -120,6 +121,18 @@ def main() -> None:
     for C, alpha in ((out, 2.0), (None, torch.ones(2))):
         compile_launch(launch_of(out, out, out, live, C, alpha, 1.5))
         print("multiply_where", C is None)
+    X, one, P = torch.zeros(2, 100, 60), torch.ones(2, dtype=torch.float64), torch.zeros(2, 60, 60)
+    numbers, ends = torch.zeros(2 + SCALARS, 2), torch.ones(2, 3, dtype=torch.float64)
+    flags = torch.ones(4, 2, dtype=torch.bool)
+    for launch in (
+        cut_of(X, X, X, (one, one), one[0], 4.0),
+        decide_of(numbers, flags, one, ends, 6.5),
+        blend_of(X, X, numbers[2], flags[2]),
+        blend_of(X, X, None, flags[3]),
+        series_of((P, P, P), P, P, flags[0], numbers[5:]),
+    ):
+        compile_launch(launch)
+        print("polar", launch.kernel.__name__)
     states, W, bias = torch.zeros(5, 2, 176), torch.zeros(176, 176), torch.zeros(176)
     for f in (bias, None):
         for launch in (advance(states, W, f), retreat(states, states, W, f)):

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.precision import full_precision, is_coarse, users_precision
-from ..kernels.multiply_where import multiply_where_, num_rounds
+from ..kernels.multiply_where import has_kernel, multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
+from ._replayed import on_device
 
 LONGEST = 2.0**12
 """The tangent step is cut to this Frobenius norm, so that its square does not overflow. The
@@ -74,9 +75,7 @@ def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """The nearest point to X - lr R."""
     allowed = ERROR[X.dtype] * math.sqrt(X.shape[-1])
     if X.device.type != "cpu":
-        Y = _cut_step(X, R, D, lr)
-        P = _gram(Y)
-        return _nearest(X, Y, P, frobenius(P) > math.sqrt(8 / 3 * allowed))
+        return _retracted_there(X, R, D, lr, math.sqrt(8 / 3 * allowed))
     assert not isinstance(lr, Tensor)
     short = lr <= torch.finfo(X.dtype).max
     if short:
@@ -90,6 +89,26 @@ def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     if 5 / 16 * size**3 <= allowed:
         return torch.baddbmm(Y, Y, torch.baddbmm(P, P, P, beta=-0.5, alpha=3 / 8))
     return _nearest(X, Y, P)
+
+
+def _retracted_there(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor, longest: float) -> Tensor:
+    """The same on CUDA, where the device finds out how long a step is.
+
+    One term of the series is enough where the norm of P is at most `longest`.
+    """
+    if not has_kernel(X):
+        Y = _cut_step(X, R, D, lr)
+        P = _gram(Y)
+        return _nearest(X, Y, P, frobenius(P) > longest)
+    from ..kernels._polar_triton import cut_of, inverse_root_series
+
+    lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
+    Y = torch.empty(X.shape, dtype=X.dtype, device=X.device)
+    cut_of(Y, X, R, (frobenius(R), frobenius(D)), lr, LONGEST)({}, 0)
+    P = _gram(Y)
+    intervals = _intervals(X.dtype, X.device)
+    T = inverse_root_series(X, Y, P, frobenius(P) > longest, intervals, WIDEST)
+    return torch.baddbmm(Y, Y, T)
 
 
 def _cut_step(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:

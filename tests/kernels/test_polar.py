@@ -1,0 +1,73 @@
+"""The nearest point by CUDA kernels: that of the reference for steps of any length."""
+
+import pytest
+import torch
+
+from helpers import assert_close, randn, random_stiefel, with_norm
+from skewflow.geometry import omega, orthogonality_error, project
+from skewflow.optim import _polar
+
+pytest.importorskip("triton")
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+NORMS = [0.0, 1e-4, 0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 2.5]
+"""Of a plane's turn: one term, four, then one round and two."""
+
+
+def stepped(X, D, lr, device):
+    """By the kernels, which the interpreter runs on the CPU."""
+    X, D = X.to(device), D.to(device)
+    R = D - X @ D.mT @ X
+    longest = (8 / 3 * _polar.ERROR[X.dtype] * X.shape[-1] ** 0.5) ** 0.5
+    return _polar._retracted_there(X, R, D, lr, longest).cpu()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("shape", [(2, 1), (6, 6), (40, 33), (50, 7)], ids=str)
+def test_the_nearest_point_is_the_projection_for_a_batch_of_any_norms(
+    shape, wide, generator, device
+):
+    X = random_stiefel(*shape, batch=(len(NORMS),), generator=generator)
+    D = torch.stack([with_norm(randn(*shape, generator=generator), 1.0) for _ in NORMS])
+    turn = torch.linalg.matrix_norm(omega(X, D), 2)
+    D *= (torch.tensor(NORMS, dtype=torch.float64) / turn)[:, None, None]
+    X32 = X.float().mT.contiguous().mT if wide else X.float()
+    Y = stepped(X32, D.float(), 1.0, device)
+    for X_b, D_b, Y_b in zip(X, D, Y, strict=True):
+        R = omega(X_b, D_b) @ X_b
+        C = R.mT @ R
+        bound = float(torch.linalg.matrix_norm(C @ C).sqrt())
+        cut = min(1.0, (_polar.WIDEST / max(bound, 1e-30)) ** 0.5)
+        assert_close("Y", project(X_b - cut * R), Y_b, torch.float32)
+
+
+@pytest.mark.parametrize("lr", [0.0, 1e-3, 1.0, 1e4, 1e30, 1e300])
+@pytest.mark.parametrize("shape", [(9, 9), (20, 4)], ids=str)
+def test_any_learning_rate_gives_the_step_of_the_cpu(shape, lr, generator, device):
+    X = random_stiefel(*shape, batch=(5,), generator=generator, dtype=torch.float32)
+    D = randn(5, *shape, generator=generator, dtype=torch.float32)
+    D *= torch.tensor([0.0, 1e-38, 1e-2, 1.0, 1e15])[:, None, None]
+    Y = stepped(X, D, lr, device)
+    assert orthogonality_error(Y).max() < 2e-6
+    # Cut steps have the directions of their D, which is known to 6e-8.
+    expected, _ = _polar.polar_step(X, D, lr)
+    assert_close("Y", expected, Y, torch.float32, factor=10)
+
+
+def test_steps_that_do_not_need_it_take_no_further_product(generator, device, monkeypatch):
+    from skewflow.kernels import _polar_triton as fused
+
+    lives = []
+    multiply = fused.multiply_where_
+    monkeypatch.setattr(
+        fused, "multiply_where_", lambda *a: (lives.append(a[3].tolist()), multiply(*a))
+    )
+    X = random_stiefel(12, 12, batch=(3,), generator=generator, dtype=torch.float32)
+    D = randn(3, 12, 12, generator=generator, dtype=torch.float32)
+    D *= torch.tensor([1e-5, 0.01, 1.0])[:, None, None]
+    stepped(X, D, 1.0, device)
+    square, *rounds, gram, again, series = lives
+    assert square == series == [False, True, True]
+    assert rounds[0] == gram == again == [False, False, True]
+    assert rounds[1] == rounds[0] and len(rounds) == 4
