@@ -180,8 +180,8 @@ class Lot:
 
     def _largest(self, matrices: Tensor) -> Tensor:
         """The largest entry of each weight; on CUDA none is left out on the host."""
-        entries = matrices.reshape(len(self.weights), -1)
-        return torch.linalg.vector_norm(entries, ord=float("inf"), dim=-1)
+        apart = matrices.view(len(self.weights), -1, *matrices.shape[1:])
+        return torch.linalg.vector_norm(apart, ord=float("inf"), dim=(1, 2, 3))
 
     def _each(self, weights: Tensor, matrices: Tensor) -> Tensor:
         """From one value a weight to one a matrix."""

@@ -201,9 +201,10 @@ def make_plan(
         made.append(
             Bucket(ours, theirs, size, count(device), skip=skip, moments=update.beta2 is not None)
         )
-    exact = [
-        Lot(*zip(*members, strict=True), graphs(key[0]), skip=skip) for key, members in lots.items()
-    ]
+    exact = []
+    for (device, *_), members in lots.items():
+        ours, theirs = zip(*members, strict=True)
+        exact.append(Lot(ours, theirs, graphs(device), skip=skip))
     on_host = [w for lot in exact for w in lot.weights if w.p.device.type != "cuda"]
     checked = [*on_host, *(one.weight for one in rest)]
     params = list(group["params"])
