@@ -50,7 +50,7 @@ def test_the_polar_step_is_the_projection_for_a_batch_of_any_norms(dtype, shape,
 
 
 class Products(TorchDispatchMode):
-    """Counts the multiplications of batched products."""
+    """Counts the multiplications of products."""
 
     def __init__(self):
         super().__init__()
@@ -58,8 +58,8 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.overloadpacket.__name__
-        if name in ("bmm", "baddbmm", "baddbmm_"):
-            A, B = args[:2] if name == "bmm" else args[1:3]
+        if name in ("mm", "addmm", "bmm", "baddbmm", "baddbmm_"):
+            A, B = args[:2] if name in ("mm", "bmm") else args[1:3]
             self.number += A.numel() * B.shape[-1]
         return function(*args, **(kwargs or {}))
 

@@ -107,7 +107,9 @@ def loaded(optimizer, step):
         {"dtype": torch.bfloat16},
         {"dtype": torch.float16, "moving": True},
     ],
-    ids=str,
+    ids=lambda options: " ".join(
+        f"{name}={getattr(value, '__name__', value)}" for name, value in options.items()
+    ),
 )
 def test_replays_give_the_bits_of_plain_steps(options, retraction, replays, plain):
     graphs = run(retraction=retraction, **options)

@@ -28,11 +28,10 @@ def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
         >>> is_usable(torch.tensor([1.0, 1e18, 1e18])), is_usable(torch.tensor([1.0, torch.inf]))
         (True, False)
     """
-    if by_torch:
-        largest = torch.linalg.vector_norm(G, ord=float("inf")) if G.numel() else 0.0
-        return bool(largest <= LARGEST_GRADIENT[G.dtype])  # which NaN is not
-    dense = G.is_contiguous() or (G.ndim == 2 and G.mT.is_contiguous())
-    if G.device.type == "cpu" and dense and G.dtype in (torch.float32, torch.float64):
+    if by_torch:  # no entry is above the norm, which torch finds ten times as fast as the largest
+        if float(torch.linalg.vector_norm(G)) <= LARGEST_GRADIENT[G.dtype]:
+            return True
+    elif _has_kernel(G):
         start_threads()
         memory = G.detach().as_strided((G.numel(),), (1,)).numpy()
         bad = np.zeros(-(-memory.size // CHUNK), np.bool_)
@@ -40,6 +39,11 @@ def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
         if not bad.any():
             return True
     return not unusable(G).any()
+
+
+def _has_kernel(G: Tensor) -> bool:
+    dense = G.is_contiguous() or (G.ndim == 2 and G.mT.is_contiguous())
+    return G.device.type == "cpu" and dense and G.dtype in (torch.float32, torch.float64)
 
 
 def unusable(G: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision, is_coarse, users_precision
+from ..geometry.precision import full_precision, is_coarse, is_exact, users_precision
 from ..kernels.multiply_where import has_kernel, multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
 from ._replayed import on_device
@@ -57,6 +57,13 @@ def polar_step(
     Returns:
         The new points, and the tangent parts if asked for.
     """
+    if X.device.type == "cpu":
+        assert not isinstance(lr, Tensor)
+        with nullcontext() if is_exact(X) else full_precision():
+            if len(X) > 1:
+                return _step_on_host(X, D, lr, tangent)
+            y, t = _step_on_host(X[0], D[0], lr, tangent)
+            return y[None], None if t is None else t[None]
     coarse = is_coarse(X)
     with nullcontext() if coarse else full_precision():
         S = X.mT @ D
@@ -73,22 +80,42 @@ def polar_step(
 
 def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """The nearest point to X - lr R."""
-    allowed = ERROR[X.dtype] * math.sqrt(X.shape[-1])
-    if X.device.type != "cpu":
-        return _retracted_there(X, R, D, lr, math.sqrt(8 / 3 * allowed))
-    assert not isinstance(lr, Tensor)
-    short = lr <= torch.finfo(X.dtype).max
-    if short:
-        largest = float(torch.linalg.vector_norm(D, ord=float("inf")))
-        short = lr * largest * math.sqrt(X[0].numel()) <= LONGEST
+    return _retracted_there(X, R, D, lr, math.sqrt(8 / 3 * _allowed(X)))
+
+
+def _allowed(X: Tensor) -> float:
+    return ERROR[X.dtype] * math.sqrt(X.shape[-1])
+
+
+def _step_on_host(
+    X: Tensor, D: Tensor, lr: float, tangent: bool
+) -> tuple[Float[Tensor, "*n d k"], Float[Tensor, "*n d k"] | None]:
+    """`polar_step` on a CPU, which sees how long a step is; a single matrix comes as one.
+
+    For that torch has faster products than for a batch of one.
+    """
+    add = torch.addmm if X.ndim == 2 else torch.baddbmm
+    S = X.mT @ D
+    R = add(D, X, S.mT, alpha=-1)
+    T = None
+    if tangent:
+        T = R / 2 if X.shape[-2] == X.shape[-1] else add(D, X, S + S.mT, alpha=-0.5)
+    length = float(torch.linalg.vector_norm(D)) if lr <= torch.finfo(X.dtype).max else math.inf
+    short = lr * length <= LONGEST
     Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
     P = _gram(Y)
-    size = float(torch.linalg.vector_norm(P, dim=(-2, -1)).max())
+    size, allowed = float(torch.linalg.vector_norm(P)), _allowed(X)
     if 3 / 8 * size**2 <= allowed:
-        return torch.baddbmm(Y, Y, P, alpha=-0.5)
+        return add(Y, Y, P, alpha=-0.5), T
     if 5 / 16 * size**3 <= allowed:
-        return torch.baddbmm(Y, Y, torch.baddbmm(P, P, P, beta=-0.5, alpha=3 / 8))
-    return _nearest(X, Y, P)
+        return add(Y, Y, add(P, P, P, beta=-0.5, alpha=3 / 8)), T
+    if 63 / 256 * size**5 <= allowed:
+        P2 = P @ P
+        V = (P2 * (35 / 128)).sub_(P, alpha=5 / 16)
+        return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V)), T
+    if X.ndim == 2:
+        return _nearest(X[None], Y[None], P[None])[0], T
+    return _nearest(X, Y, P), T
 
 
 def _retracted_there(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor, longest: float) -> Tensor:
@@ -116,7 +143,7 @@ def _cut_step(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     most = torch.finfo(X.dtype).max
     longer = torch.maximum(frobenius(R), frobenius(D)).clamp_(min=LONGEST / most)
     length = (LONGEST / longer).clamp_(max=lr)
-    return X - R * length.to(X.dtype)[:, None, None]
+    return X - R * length.to(X.dtype)[..., None, None]
 
 
 def _gram(Y: Tensor) -> Tensor:
