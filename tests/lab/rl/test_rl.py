@@ -174,6 +174,16 @@ def test_the_verdict_follows_the_numbers():
     )
 
 
+def test_a_policy_that_never_moved_has_no_curve_of_rho():
+    rows = [{"step": 0, "rho": {"2": 2.0, "4": 1.0}}]
+    runs = [{"cell": "a", "curve": [1.0]}, {"cell": "b", "curve": [1.0], "rho": rows}]
+    group = {"task": "hopper-stand", "hidden": 8, "generations": 1, "horizon": 9, "num_scores": 1}
+    _, drawn = RL.figures({"groups": [{**group, "methods": {"stoch-ortRNN": runs}}]})
+    canvas = Canvas(layout="constrained")
+    drawn.draw(canvas)
+    assert len(canvas.axes[0].get_lines()) == 2 * 2  # a curve and d/s for each size
+
+
 @needs_simulators
 def test_rho_is_that_of_the_generator_of_each_measured_step(tmp_path):
     settings = {"hidden": (10,), "generations": 3, "num_directions": 2, "horizon": 20}

@@ -174,7 +174,8 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
     )
     shown = [Figure("curves", caption, draw, (3.2 * columns + 1.0, 3.0 * height + 0.6))]
     for group, sizes in _balances(results):
-        curves = {run["cell"]: run["rho"] for run in group["methods"]["stoch-ortRNN"]}
+        runs = group["methods"]["stoch-ortRNN"]
+        curves = {run["cell"]: run["rho"] for run in runs if "rho" in run}  # or never moved
         caption = f"rho along stoch-ortRNN on {_place(group)}"
         shown.append(balance.figure(f"rho-{_file(group)}", sizes, curves, caption, "generation"))
     return shown
