@@ -245,6 +245,15 @@ def test_seeds_are_common_to_the_generation_or_to_the_pair(common):
     assert before[-1].seeds == after[-1].seeds  # the score's start does not change
 
 
+@pytest.mark.parametrize("common", [True, False])
+def test_the_seeds_of_a_generation_are_known_before_it_is_asked_for(common):
+    strategy = pair(common_seeds=common)
+    ahead = [strategy.evaluation_seeds(number) for number in range(3)]
+    for seeds in ahead:
+        assert [task.seeds for task in strategy.ask().tasks if task.sign == 1] == seeds
+        advance(strategy, 1)
+
+
 def test_asking_twice_gives_the_same_generation_and_telling_the_next():
     strategy = pair()
     assert strategy.ask() is strategy.ask()

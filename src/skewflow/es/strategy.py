@@ -169,11 +169,17 @@ class EvolutionStrategy:
             )
         return self._asked
 
+    def evaluation_seeds(self, generation: int) -> list[tuple[int, ...]]:
+        """The seeds of each direction; known before its generation is asked for."""
+        n, k = self.num_directions, self.num_evaluations
+        if self.common_seeds:
+            return [seeds_for(self.seed, generation, 0, k)] * n
+        drawn = seeds_for(self.seed, generation, 0, n * k)
+        return [drawn[i : i + k] for i in range(0, n * k, k)]
+
     def _tasks(self) -> Iterable[Task]:
         n = self.num_directions
-        for i in range(n):
-            if i == 0 or not self.common_seeds:
-                seeds = seeds_for(self.seed, self.generation, i, self.num_evaluations)
+        for i, seeds in enumerate(self.evaluation_seeds(self.generation)):
             yield Task(2 * i, i, 1, seeds)
             yield Task(2 * i + 1, i, -1, seeds)
         # The same in all generations: a learning curve compares centres, not starts.
