@@ -42,10 +42,11 @@ def measure(task: str, size: int, hidden: int, steps: int, rounds: int) -> dict[
     simulation.ends = False  # or the rollout would stop when all have fallen
     batch = Batch(simulation)
     generations = [trainee.strategy.ask() for trainee in trainees]
+    starts = batch.starts([trainee.strategy.evaluation_seeds(0) for trainee in trainees])
 
     def roll(length: int) -> float:
         began = time.perf_counter()
-        batch.evaluate(generations, [length] * len(generations))
+        batch.evaluate(generations, [length] * len(generations), starts=starts)
         return time.perf_counter() - began
 
     first = roll(CHUNK)

@@ -25,12 +25,17 @@ def strategy(params, seed=0, **settings):
 
 
 def test_a_batch_gives_what_single_episodes_give(generator):
-    """Of policies of two shapes and two seeds; the model is the environment's own."""
+    """Of policies of two shapes and two seeds, with common starts and with starts of their own.
+
+    The model is the environment's own.
+    """
     rows = np.random.default_rng(0).normal(size=(50, 17))
     strategies = [
         strategy(recurrent_params(17, 6, 8, orthogonal=True, generator=generator), 1),
-        strategy(affine_params(17, 6), 2),
-        strategy(recurrent_params(17, 6, 8, orthogonal=False, generator=generator), 3),
+        strategy(affine_params(17, 6), 2, common_seeds=False),
+        strategy(
+            recurrent_params(17, 6, 8, orthogonal=False, generator=generator), 3, common_seeds=False
+        ),
     ]
     strategies[1].moments = strategies[2].moments = Moments.of(rows)
     generations = [s.ask() for s in strategies]
@@ -73,6 +78,66 @@ def test_returns_lengths_and_observations_are_counted_by_hand():
         assert found.observed.count == want.count
         assert found.observed.mean == pytest.approx(want.mean)
         assert found.observed.squares == pytest.approx(want.squares, rel=1e-5)
+
+
+def test_each_direction_has_its_own_starts_and_both_of_its_sides_share_them():
+    asked = [constant(0.5, seed=seed, common_seeds=False).ask() for seed in (0, 1)]
+    for generation, found in zip(asked, Batch(Counter()).evaluate(asked, [100, 100]), strict=True):
+        n = [[seed % 7 + 2 for seed in task.seeds] for task in generation.tasks]
+        assert len({tuple(pair) for pair in n}) > 1 and n[::2] == n[1::2]
+        assert found.steps.tolist() == [sum(pair) for pair in n]
+        assert found.values == pytest.approx([0.5 * sum(pair) / 2 for pair in n])
+        assert found.length == np.mean(n)
+        want = Moments.of(np.array([[k, t] for pair in n for k in pair for t in range(k)], float))
+        assert found.observed.count == want.count
+        assert found.observed.mean == pytest.approx(want.mean)
+        assert found.observed.squares == pytest.approx(want.squares, rel=1e-5)
+
+
+def test_first_observations_are_counted_from_the_midst_of_all_starts():
+    """In float32 the squares of 1e4 would leave nothing of deviations of 2."""
+
+    class Far(Counter):
+        def start(self, seed):
+            state, seen = super().start(seed)
+            return state, seen + np.array([1e4, 0.0])
+
+        def step(self, state, action):
+            after = super().step(state, action)
+            return after._replace(observation=after.observation + np.array([1e4, 0.0], np.float32))
+
+    asked = constant(0.5, num_directions=40, common_seeds=False).ask()
+    (found,) = Batch(Far()).evaluate([asked], [100])
+    n = [seed % 7 + 2 for task in asked.tasks for seed in task.seeds]
+    want = Moments.of(np.array([[1e4 + k, t] for k in n for t in range(k)]))
+    assert found.observed.mean == pytest.approx(want.mean)
+    assert found.observed.scale() == pytest.approx(want.scale(), rel=1e-4)
+
+
+def test_starts_made_ahead_are_those_of_the_seeds_and_each_seed_is_reset_once():
+    class Watched(Counter):
+        reset = ()
+
+        def start(self, seed):
+            self.reset = (*self.reset, seed)
+            return super().start(seed)
+
+    strategies = [constant(0.5, seed=seed, common_seeds=seed == 2) for seed in (0, 1, 0, 2)]
+    batch = Batch(Watched())
+    ahead = batch.starts([s.evaluation_seeds(0) for s in strategies])
+    assert len(batch.simulation.reset) == len(set(batch.simulation.reset)) == 6 + 6 + 2
+    asked = [s.ask() for s in strategies]
+    for j, generation in enumerate(asked):
+        for task in generation.tasks:
+            rows = ahead.observation[j, task.direction], ahead.state.qpos[j, task.direction]
+            for row in rows:
+                assert row.tolist() == [[seed % 7 + 2, 0] for seed in task.seeds]
+    caps = [100] * 4
+    for given, made in zip(
+        batch.evaluate(asked, caps, starts=ahead), batch.evaluate(asked, caps), strict=True
+    ):
+        assert given.values.tolist() == made.values.tolist()
+        assert given.observed.mean.tolist() == made.observed.mean.tolist()
 
 
 def test_actions_are_clipped_and_episodes_capped_one_strategy_at_a_time():

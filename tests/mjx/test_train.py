@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -19,6 +20,7 @@ from skewflow.lab.experiments import EXPERIMENTS
 from skewflow.lab.reproduce import execute
 from skewflow.lab.rl import mjx_train
 from skewflow.lab.rl.rollout import Rollout
+from skewflow.lab.rl.tasks import make
 
 RL = EXPERIMENTS["rl"]
 TINY = replace(
@@ -104,14 +106,14 @@ def test_policies_and_the_clock_are_kept_for_videos_and_tables(tmp_path):
 
 
 def test_episodes_are_capped_by_the_lengths_of_the_generation_before(tmp_path, monkeypatch):
-    """Walker2d falls; its scores are the returns of whole episodes in the original environment."""
+    """Of its own job. Walker2d falls; scores are of whole episodes in the original environment."""
     asked, seen = [], []
 
     class Watched(mjx_train.Batch):
-        def evaluate(self, generations, caps, on_chunk):
-            asked.append((generations[0], list(caps)))
-            found = super().evaluate(generations, caps, on_chunk)
-            seen.append(found[0].length)
+        def evaluate(self, generations, caps, on_chunk, starts):
+            asked.append((generations, list(caps)))
+            found = super().evaluate(generations, caps, on_chunk, starts)
+            seen.append([returned.length for returned in found])
             return found
 
     monkeypatch.setattr(mjx_train, "Batch", Watched)
@@ -120,20 +122,44 @@ def test_episodes_are_capped_by_the_lengths_of_the_generation_before(tmp_path, m
     config = replace(
         TINY,
         task=("Walker2d",),
-        method=("affine",),
+        method=("affine", "vanRNN"),
         generations=2,
         horizon=100,
         train_horizon=80,
         sigma=1.0,
     )
     folder = run(tmp_path, config=config)
-    assert [caps for _, caps in asked] == [[80], [round(0.5 * seen[0])]]
-    assert seen[1] <= asked[1][1][0] < 80
+    (_, first), (generations, second) = asked
+    assert first == [80, 80] and second == [round(0.5 * length) for length in seen[0]]
+    assert second[0] != second[1]
+    assert all(length <= cap < 80 for length, cap in zip(seen[1], second, strict=True))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    scores = InProcess(Rollout("Walker2d", 100)).evaluate(
-        asked[1][0], [task for task in asked[1][0].tasks if task.sign == 0]
-    )
-    assert rows[1]["score"] == sum(o.value for o in scores) / 2
+    for row, generation in zip(rows[2:], generations, strict=True):
+        scores = InProcess(Rollout("Walker2d", 100)).evaluate(
+            generation, [task for task in generation.tasks if task.sign == 0]
+        )
+        assert row["score"] == sum(o.value for o in scores) / 2
+
+
+def test_the_starts_made_ahead_are_those_of_each_generation(tmp_path, monkeypatch):
+    seen = []
+
+    class Watched(mjx_train.Batch):
+        def evaluate(self, generations, caps, on_chunk, starts):
+            environment = make("reacher-hard")
+            for generation, rows in zip(generations, starts.observation, strict=True):
+                for task in generation.tasks:
+                    if task.sign:
+                        want = [environment.reset(seed) for seed in task.seeds]
+                        assert (rows[task.direction] == np.float32(want)).all()
+            seen.append(starts.observation)
+            return super().evaluate(generations, caps, on_chunk, starts)
+
+    monkeypatch.setattr(mjx_train, "Batch", Watched)
+    config = replace(TINY, task=("reacher-hard",), method=("affine",), num_evaluations=2)
+    run(tmp_path, config=config)
+    drawn = np.concatenate(seen).reshape(-1, 6)
+    assert len(np.unique(drawn, axis=0)) == 3 * 3 * 2  # by generation, direction and evaluation
 
 
 def test_jobs_that_exceed_the_batch_make_several_lots_seed_by_seed():

@@ -93,6 +93,23 @@ def test_a_stopped_run_goes_on_to_the_same_bytes_with_other_workers(alone, tmp_p
     assert results(run(tmp_path / "part", 2, resume=True, **few)) == results(whole)
 
 
+@needs_simulators
+@pytest.mark.parametrize("common", [True, False])
+def test_directions_start_where_the_settings_say(tmp_path, monkeypatch, common):
+    asked = []
+
+    class Watched(module.LocalWorkers):
+        def evaluate(self, generation, tasks=None, on_task=lambda done: None):
+            asked.append([task.seeds for task in generation.tasks if task.sign])
+            return super().evaluate(generation, tasks, on_task)
+
+    monkeypatch.setattr(module, "LocalWorkers", Watched)
+    few = {"generations": 1, "num_directions": 3, "horizon": 5, "num_evaluations": 2}
+    run(tmp_path, 1, common_starts=common, **few)
+    plus, minus = asked[0][::2], asked[0][1::2]
+    assert plus == minus and len({seed for seeds in plus for seed in seeds}) == (2 if common else 6)
+
+
 def test_every_combination_has_a_cell_of_its_own(monkeypatch):
     monkeypatch.setattr(tasks, "find_spec", lambda name: name)
     paper = RL.presets["paper"]
@@ -194,7 +211,7 @@ def test_rho_is_that_of_the_generator_of_each_measured_step(tmp_path):
     assert [row["step"] for row in cell["rho"]] == [0, 2]
     params = methods.start("HalfCheetah", "stoch-ortRNN", 10, spawn(0, "policy", 10))
     sgd = torch.optim.SGD(params.values(), lr=1.0)
-    options = {"num_directions": 2, "sigma": CI.sigma, "maximize": True}
+    options = {"num_directions": 2, "sigma": CI.sigma, "maximize": True, "common_seeds": False}
     strategy = EvolutionStrategy(params, [sgd], num_scores=CI.num_scores, **options)
     before = params["W"].detach().clone()
     with InProcess(Rollout("HalfCheetah", 20)) as here:

@@ -76,6 +76,7 @@ class Trainee(Generic[Strategy]):
             maximize=True,
             num_evaluations=config.num_evaluations,
             num_scores=config.num_scores,
+            common_seeds=config.common_starts,
             seed=job.seed,
         )
         self._curve: list[dict[str, Any]] = []

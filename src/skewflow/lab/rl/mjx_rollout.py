@@ -12,6 +12,7 @@ from jax import Array
 
 from ...es import Moments
 from .mjx_noise import perturbed
+from .mjx_starts import Seeds, Starts, make_starts
 from .mjx_strategy import MjxGeneration
 from .mjx_tasks import Simulation, State
 from .policies import CLIP
@@ -88,11 +89,16 @@ class Batch:
         self.simulation = simulation
         self._advance = jax.jit(partial(_advance, simulation), donate_argnames="episodes")
 
+    def starts(self, seeds: Seeds) -> Starts:
+        """Where episodes begin; another thread may make those of the next generation."""
+        return make_starts(self.simulation, seeds)
+
     def evaluate(
         self,
         generations: Sequence[MjxGeneration],
         caps: Sequence[int],
         on_chunk: Callable[[float], None] = lambda fraction: None,
+        starts: Starts | None = None,
     ) -> list[Returned]:
         """The perturbed points of one generation of each strategy.
 
@@ -100,16 +106,18 @@ class Batch:
             generations: All with as many directions, and the same number of seeds for each point.
             caps: An episode of a strategy ends after as many steps at the latest.
             on_chunk: Called with the part of the steps that may be done by now.
+            starts: Those of the generations' seeds, if they were made before.
         """
         order = _lots(generations)
         flat = [j for lot in order for j in lot]
-        starts = [self._starts(generations[j]) for j in flat]
+        starts = (starts or self.starts([_seeds(g) for g in generations])).of(flat)
         shift = _shift([generations[j] for j in flat], starts)
-        per = 2 * _num_directions(generations[0])
-        cap = np.repeat([caps[j] for j in flat], per * len(starts[0]))
+        _, directions, seeds, _ = starts.observation.shape
+        per = 2 * directions
+        cap = np.repeat([caps[j] for j in flat], per * seeds)
         some = [[generations[j] for j in lot] for lot in order]
         points = tuple(_points(lot) for lot in some)
-        episodes = self._begin(starts, points, per)
+        episodes = _begin(starts, points)
         size = self.simulation.observation_size
         given = jax.device_put((points, tuple(_norms(lot, size) for lot in some), cap, shift))
         longest, done = int(cap.max()), 0
@@ -124,33 +132,28 @@ class Batch:
         found = _collect(episodes, shift, per)
         return [found[flat.index(j)] for j in range(len(generations))]
 
-    def _starts(self, generation: MjxGeneration) -> list[tuple[Any, np.ndarray]]:
-        return [self.simulation.start(seed) for seed in generation.tasks[0].seeds]
 
-    def _begin(self, starts: list[Any], points: tuple[dict[str, Array], ...], per: int) -> Episodes:
-        """All points of a strategy start in the same states, one for each seed."""
-        states = [state for some in starts for state, _ in some]
-        jobs, seeds = len(starts), len(starts[0])
+def _begin(starts: Starts, points: tuple[dict[str, Array], ...]) -> Episodes:
+    """Both sides of a direction start in the same states, one for each seed."""
+    jobs, directions, seeds, _ = starts.observation.shape
+    size = jobs * directions * 2 * seeds
 
-        def spread(rows: list[np.ndarray]) -> Array:
-            stacked = np.stack(rows).astype(np.float32).reshape(jobs, 1, seeds, -1)
-            wide = jnp.broadcast_to(stacked, (jobs, per, seeds, stacked.shape[-1]))
-            return wide.reshape(jobs * per * seeds, -1)
+    def spread(rows: np.ndarray) -> Array:
+        wide = jnp.broadcast_to(rows[:, :, None], (jobs, directions, 2, *rows.shape[2:]))
+        return wide.reshape(size, rows.shape[-1])
 
-        observation = spread([seen for some in starts for _, seen in some])
-        size = len(observation)
-        zeros = jnp.zeros(size)
-        return Episodes(
-            State(*(spread([state[i] for state in states]) for i in range(len(State._fields)))),
-            observation,
-            tuple(_blank(lot, seeds) for lot in points),
-            jnp.ones(size, bool),
-            zeros,
-            jnp.zeros(size, jnp.int32),
-            jnp.zeros_like(observation),
-            jnp.zeros_like(observation),
-            jnp.zeros(size, bool),
-        )
+    observation = spread(starts.observation)
+    return Episodes(
+        State(*(spread(part) for part in starts.state)),
+        observation,
+        tuple(_blank(lot, seeds) for lot in points),
+        jnp.ones(size, bool),
+        jnp.zeros(size),
+        jnp.zeros(size, jnp.int32),
+        jnp.zeros_like(observation),
+        jnp.zeros_like(observation),
+        jnp.zeros(size, bool),
+    )
 
 
 def _advance(
@@ -237,7 +240,7 @@ def _points(generations: Sequence[MjxGeneration]) -> dict[str, Array]:
         for name in first.centre
     }
     seeds = np.array([generation.seed for generation in generations], dtype=np.uint32)
-    count = _num_directions(first)
+    count = len(_seeds(first))
     return perturbed(centres, first.sigma, seeds, first.number, count=count)
 
 
@@ -249,12 +252,11 @@ def _norms(generations: Sequence[MjxGeneration], size: int) -> tuple[np.ndarray,
     return np.stack(means).astype(np.float32), np.stack(scales).astype(np.float32)
 
 
-def _shift(generations: Sequence[MjxGeneration], starts: list[Any]) -> np.ndarray:
+def _shift(generations: Sequence[MjxGeneration], starts: Starts) -> np.ndarray:
     """What observations are counted from, for sums in float32: a value in their midst."""
-    rows = []
-    for generation, some in zip(generations, starts, strict=True):
-        known = generation.moments
-        rows.append(np.mean([seen for _, seen in some], axis=0) if known is None else known.mean)
+    first = starts.observation.mean(axis=(1, 2), dtype=np.float64)
+    known = [generation.moments for generation in generations]
+    rows = [row if m is None else m.mean for row, m in zip(first, known, strict=True)]
     return np.stack(rows).astype(np.float32)
 
 
@@ -265,8 +267,9 @@ def _blank(lot: dict[str, Array], seeds: int) -> Array:
     return jnp.zeros((*lead, seeds, hidden))
 
 
-def _num_directions(generation: MjxGeneration) -> int:
-    return sum(task.sign == 1 for task in generation.tasks)
+def _seeds(generation: MjxGeneration) -> list[tuple[int, ...]]:
+    """Those of each direction."""
+    return [task.seeds for task in generation.tasks if task.sign == 1]
 
 
 def _collect(episodes: Episodes, shift: np.ndarray, per: int) -> list[Returned]:

@@ -1,7 +1,7 @@
 """Training on a GPU: all jobs of a lot advance together, a generation at a time.
 
-While the GPU simulates the perturbed policies, worker processes score the centres in the original
-environments, on the processor that would be idle.
+While the GPU simulates the perturbed policies, the processor is not idle: a thread resets the
+environments for the next generation, and worker processes score the centres in the original ones.
 """
 
 import time
@@ -17,6 +17,7 @@ from ..run import Run
 from .centres import Centres
 from .jobs import Job, Trainee
 from .mjx_rollout import CHUNK, Batch, Returned
+from .mjx_starts import Starts
 from .mjx_strategy import MjxStrategy
 from .mjx_tasks import simulate
 
@@ -57,16 +58,21 @@ def train(
     simulation = simulate(jobs[0].task)
     batch, compiled = Batch(simulation), False
 
+    def starts_of(number: int) -> Starts:
+        return batch.starts([strategy.evaluation_seeds(number) for strategy in strategies])
+
     def on_chunk(part: float) -> None:
         run.progress((strategies[0].generation + part) / config.generations)
 
     try:
-        with ThreadPoolExecutor(1) as beside:
-            while strategies[0].generation < config.generations:
+        with ThreadPoolExecutor(2) as beside:
+            ahead = beside.submit(starts_of, strategies[0].generation)
+            while (number := strategies[0].generation) < config.generations:
                 began = time.perf_counter()
                 generations = [strategy.ask() for strategy in strategies]
                 scoring = beside.submit(Centres.of(generations).score, workers)
-                found = batch.evaluate(generations, caps, on_chunk)
+                starts, ahead = ahead.result(), beside.submit(starts_of, number + 1)
+                found = batch.evaluate(generations, caps, on_chunk, starts)
                 rolled = time.perf_counter() - began
                 scores = scoring.result()
                 for j, trainee in enumerate(trainees):
