@@ -140,6 +140,13 @@ def test_starts_made_ahead_are_those_of_the_seeds_and_each_seed_is_reset_once():
         assert given.observed.mean.tolist() == made.observed.mean.tolist()
 
 
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_returns_keep_a_part_of_the_bonus_for_being_alive(part):
+    asked = constant(0.5).ask()
+    (found,) = Batch(Counter(), part).evaluate([asked], [100])
+    assert found.values == pytest.approx([(0.5 + part) * sum(lengths(asked)) / 2] * 6)
+
+
 def test_actions_are_clipped_and_episodes_capped_one_strategy_at_a_time():
     asked = [constant(9.0).ask(), constant(9.0).ask()]
     short, long = Batch(Counter()).evaluate(asked, [2, 100])

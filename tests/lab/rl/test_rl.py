@@ -110,6 +110,19 @@ def test_directions_start_where_the_settings_say(tmp_path, monkeypatch, common):
     assert plus == minus and len({seed for seeds in plus for seed in seeds}) == (2 if common else 6)
 
 
+@needs_simulators
+def test_the_bonus_for_being_alive_counts_in_training_as_far_as_it_is_kept(tmp_path):
+    few = {"task": ("Walker2d",), "generations": 1, "num_directions": 2, "horizon": 5}
+    rows = [
+        json.loads(
+            (run(tmp_path / str(part), 1, alive_part=part, **few) / "metrics.jsonl").read_text()
+        )
+        for part in (0.0, 0.5)
+    ]
+    assert rows[1]["mean"] - rows[0]["mean"] == pytest.approx(5 * 0.5)  # nobody falls so soon
+    assert rows[1]["score"] == rows[0]["score"]
+
+
 def test_every_combination_has_a_cell_of_its_own(monkeypatch):
     monkeypatch.setattr(tasks, "find_spec", lambda name: name)
     paper = RL.presets["paper"]
@@ -264,6 +277,7 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
         ("--generations", 0, "--generations must be at least 1: got 0."),
         ("--hidden", 1, "--hidden must be at least 2: got 1."),
         ("--seeds", -1, "--seeds must be at least 0: got -1."),
+        ("--alive-part", 1.5, "--alive-part must lie between 0 and 1: got 1.5."),
         ("--orthogonal-lr", 0, "--orthogonal-lr must be above 0 and finite: got 0.0."),
         ("--rho-every", -1, "--rho-every must be at least 0: got -1."),
         ("--update-sizes", 1, "--update-sizes must be at least 2: got 1."),

@@ -76,6 +76,15 @@ def test_returns_and_observations_of_an_episode_are_counted_by_hand():
     assert Rollout("counter", 3, fakes.counter).score(params, 7, None).value == 3 * 3.0
 
 
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_training_keeps_a_part_of_the_bonus_and_scores_all_of_it(part):
+    params = affine_params(2, 1)
+    params["c"].fill_(0.25)
+    rollout = Rollout("counter", 1000, fakes.counter, alive_part=part)
+    assert rollout.evaluate(params, 0, None).value == 5 * (0.25 + part)
+    assert rollout.score(params, 0, None).value == 5 * 1.25
+
+
 def test_a_rollout_travels_without_its_simulation():
     rollout = Rollout("counter", 1000, fakes.counter)
     rollout.score(affine_params(2, 1), 0, None)

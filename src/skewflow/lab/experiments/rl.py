@@ -56,6 +56,9 @@ class RLConfig:
     the same for its two sides: what the starts add of noise falls with the directions."""
     horizon: int = 1000
     """Longest episode."""
+    alive_part: float = 0.0
+    """Part of the bonus for being alive that training keeps, 0 to 1; scores have all of it. Tasks
+    whose episodes end by falling pay one: Humanoid 5 a step, Walker2d 1."""
     sigma: float = 0.02
     """Deviation of a perturbation, by entry."""
     lr: float = 0.02
@@ -203,7 +206,8 @@ class RL(Experiment[RLConfig]):
                 run.time(cell, name, value)
             return {}
         jobs = _lots(config)[cell]
-        with _workers(config, Rollout(jobs[0].task, config.horizon)) as workers:
+        rollout = Rollout(jobs[0].task, config.horizon, alive_part=config.alive_part)
+        with _workers(config, rollout) as workers:
             if config.backend == "mjx":
                 from ..rl.mjx_train import train
 
@@ -311,6 +315,8 @@ def _check(config: RLConfig) -> None:
         if not 0 < getattr(config, name) < math.inf:
             flag = name.replace("_", "-")
             raise RunError(f"--{flag} must be above 0 and finite: got {getattr(config, name)}.")
+    if not 0 <= config.alive_part <= 1:
+        raise RunError(f"--alive-part must lie between 0 and 1: got {config.alive_part}.")
     if config.workers == "ray":
         require_ray()
     elif config.address is not None:

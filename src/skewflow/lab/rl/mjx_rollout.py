@@ -38,7 +38,7 @@ class Episodes(NamedTuple):
         observation: What is to be acted upon next.
         hidden: The policies' states, one entry for each shape of policies.
         going: Whether an episode goes on.
-        total: Return so far, less the bonus for being alive.
+        total: Return so far, less what training does not keep of the bonus for being alive.
         steps: Length so far.
         sums: Of the observations that were acted upon, less the moments' means.
         squares: Of the same.
@@ -61,7 +61,7 @@ class Returned:
     """What the episodes of one strategy gave.
 
     Args:
-        values: Mean return of each point less the bonus for being alive, in the order of the tasks.
+        values: Mean return of each point, as `Episodes.total`, in the order of the tasks.
         steps: Steps simulated for each point.
         observed: Moments of all observations.
         length: Mean length of an episode.
@@ -83,11 +83,13 @@ class Batch:
 
     Args:
         simulation: The task.
+        alive_part: Part of the bonus for being alive that returns keep.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, alive_part: float = 0.0) -> None:
         self.simulation = simulation
-        self._advance = jax.jit(partial(_advance, simulation), donate_argnames="episodes")
+        step = partial(_advance, simulation, (1.0 - alive_part) * simulation.alive)
+        self._advance = jax.jit(step, donate_argnames="episodes")
 
     def starts(self, seeds: Seeds) -> Starts:
         """Where episodes begin; another thread may make those of the next generation."""
@@ -158,6 +160,7 @@ def _begin(starts: Starts, points: tuple[dict[str, Array], ...]) -> Episodes:
 
 def _advance(
     simulation: Simulation,
+    unpaid: float,
     points: tuple[dict[str, Array], ...],
     norms: tuple[tuple[Array, Array], ...],
     cap: Array,
@@ -165,7 +168,7 @@ def _advance(
     *,
     episodes: Episodes,
 ) -> Episodes:
-    """A chunk of steps."""
+    """A chunk of steps; `unpaid` is taken off the reward of each."""
     wide = jnp.repeat(shift, len(cap) // len(shift), axis=0)
     step = jax.vmap(simulation.step)
 
@@ -183,7 +186,7 @@ def _advance(
         action = jnp.clip(jnp.concatenate(actions), low, high)
         after = step(now.state, action)
         finite = jnp.isfinite(after.reward) & jnp.isfinite(after.observation).all(axis=1)
-        paid = jnp.where(now.going & finite, after.reward - simulation.alive, 0.0)
+        paid = jnp.where(now.going & finite, after.reward - unpaid, 0.0)
         away = jnp.where(now.going[:, None], now.observation - wide, 0.0)
         steps = now.steps + now.going
         going = now.going & finite & ~after.over & (steps < cap)

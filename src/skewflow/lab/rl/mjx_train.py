@@ -56,7 +56,7 @@ def train(
             trainee.load_state_dict(saved)
         caps, clock = state["caps"], state["clock"]
     simulation = simulate(jobs[0].task)
-    batch, compiled = Batch(simulation), False
+    batch, compiled = Batch(simulation, config.alive_part), False
 
     def starts_of(number: int) -> Starts:
         return batch.starts([strategy.evaluation_seeds(number) for strategy in strategies])

@@ -21,21 +21,23 @@ class Rollout(Objective):
         task: Its name; `tasks.make` makes the simulation when the first episode begins.
         horizon: Episodes end after as many steps at the latest.
         make: Makes the simulation of a task, for other tasks than ours.
+        alive_part: Part of the bonus for being alive that training keeps.
     """
 
     task: str
     horizon: int = 1000
     make: Callable[[str], Environment] = make
+    alive_part: float = 0.0
 
     def __post_init__(self) -> None:
         self._environment: Environment | None = None
 
     def evaluate(self, params: Params, seed: int, moments: Moments | None) -> Outcome:
-        """The return less the bonus for being alive, and what was observed."""
+        """The return less what training does not keep of the bonus, and what was observed."""
         total, observed = self.episode(params, seed, moments)
         steps = len(observed)
-        bonus = steps * self.simulation().alive
-        return Outcome(total - bonus, steps, Moments.of(observed))
+        unpaid = steps * (1.0 - self.alive_part) * self.simulation().alive
+        return Outcome(total - unpaid, steps, Moments.of(observed))
 
     def score(self, params: Params, seed: int, moments: Moments | None) -> Outcome:
         """The return."""

@@ -29,7 +29,8 @@ class Environment(ABC):
         low: Least action, by entry.
         high: Largest action.
         alive: The part of each step's reward that is paid for not having fallen. Training subtracts
-            it, as Mania et al. (2018) do, or standing still is learned; scores do not.
+            it, as Mania et al. (2018) do, or as much of it as it is told to; or standing still is
+            learned. Scores do not.
         seconds: Of simulated time that a step takes.
         model: MuJoCo's, to be drawn.
         data: The same.
