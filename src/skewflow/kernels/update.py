@@ -61,7 +61,7 @@ def direction(
     G = -G if update.maximize else G
     if M is None:
         return G, None
-    M = update.momentum * M + G.to(M.dtype)
+    M = torch.add(G.to(M.dtype), M, alpha=update.momentum)
     return (G + update.momentum * M if update.nesterov else M), M
 
 

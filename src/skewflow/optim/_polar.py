@@ -94,23 +94,25 @@ def _step_on_host(
 
     For that torch has faster products than for a batch of one.
     """
-    add = torch.addmm if X.ndim == 2 else torch.baddbmm
-    S = X.mT @ D
+    multiply, add = (torch.mm, torch.addmm) if X.ndim == 2 else (torch.bmm, torch.baddbmm)
+    S = multiply(X.mT, D)
     R = add(D, X, S.mT, alpha=-1)
-    T = None
-    if tangent:
-        T = R / 2 if X.shape[-2] == X.shape[-1] else add(D, X, S + S.mT, alpha=-0.5)
     length = float(torch.linalg.vector_norm(D)) if lr <= torch.finfo(X.dtype).max else math.inf
     short = lr * length <= LONGEST
-    Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
-    P = _gram(Y)
+    Y = torch.sub(X, R, alpha=lr) if short else _cut_step(X, R, D, lr)
+    T = None
+    if tangent:
+        square = X.shape[-2] == X.shape[-1]
+        T = R.mul_(0.5) if square else add(D, X, S + S.mT, alpha=-0.5)
+    P = multiply(Y.mT, Y)
+    P.diagonal(dim1=-2, dim2=-1).sub_(1)
     size, allowed = float(torch.linalg.vector_norm(P)), _allowed(X)
     if 3 / 8 * size**2 <= allowed:
         return add(Y, Y, P, alpha=-0.5), T
     if 5 / 16 * size**3 <= allowed:
         return add(Y, Y, add(P, P, P, beta=-0.5, alpha=3 / 8)), T
     if 63 / 256 * size**5 <= allowed:
-        P2 = P @ P
+        P2 = multiply(P, P)
         V = (P2 * (35 / 128)).sub_(P, alpha=5 / 16)
         return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V)), T
     if X.ndim == 2:

@@ -224,7 +224,7 @@ def test_rho_is_that_of_the_generator_of_each_measured_step(tmp_path):
     assert [row["step"] for row in cell["rho"]] == [0, 2]
     params = methods.start("HalfCheetah", "stoch-ortRNN", 10, spawn(0, "policy", 10))
     sgd = torch.optim.SGD(params.values(), lr=1.0)
-    options = {"num_directions": 2, "sigma": CI.sigma, "maximize": True, "common_seeds": False}
+    options = {"num_directions": 2, "sigma": CI.sigma, "maximize": True}
     strategy = EvolutionStrategy(params, [sgd], num_scores=CI.num_scores, **options)
     before = params["W"].detach().clone()
     with InProcess(Rollout("HalfCheetah", 20)) as here:

@@ -51,7 +51,7 @@ class RLConfig:
     """Directions of a generation; each costs two episodes or more."""
     num_evaluations: int = 1
     """Episodes on each side of a direction."""
-    common_starts: bool = False
+    common_starts: bool = True
     """All directions of a generation begin in the same states. If not, each has states of its own,
     the same for its two sides: what the starts add of noise falls with the directions."""
     horizon: int = 1000
