@@ -25,6 +25,9 @@ PROBE = 0.25
 """A trial of the search takes this part of a run's seconds."""
 LOOKS = 24
 """Evaluations of a run, evenly spaced on a logarithmic scale from 1/200 of it on."""
+PAUSE = 0.04
+"""Seconds before a turn on a CPU: the threads of the one before, which may be those of another
+library, wait busily for more work for a while, on the same cores."""
 WARM_UP = 3
 """Steps of a run that is thrown away before others are timed: they compile kernels."""
 
@@ -202,22 +205,18 @@ def begin(problem: Problem, method: Method, setting: Setting) -> Racer | str:
 
 
 def finalists(scores: Mapping[Setting, float], deterministic: bool) -> list[Setting]:
-    """Who races: the best setting of the trials, and a second one.
+    """Who races: the best setting of the trials, and what is near it.
 
-    With exact gradients that is half way to the best neighbour, or the best setting of the other
-    momentum if that was second. With batches, a run that is longer than a trial wants a lower rate,
-    since the noise stays with a constant one: the second is the next lower rate.
+    With exact gradients those are half way to both neighbours: the best rate lies just below the
+    one that diverges, which a method's grid may meet or miss. With batches, a run that is longer
+    than a trial wants a lower rate, since the noise stays with a constant one: the next lower one.
     """
-    order = sorted((s for s in scores if math.isfinite(scores[s])), key=lambda s: scores[s])
-    if order and not deterministic:
-        return [order[0], Setting(order[0].exponent - 1, order[0].momentum)]
-    if len(order) < 2:
-        return order
-    first, second = order[:2]
-    if first.momentum == second.momentum:
-        step = 0.5 if second.exponent > first.exponent else -0.5
-        second = Setting(first.exponent + step, first.momentum)
-    return [first, second]
+    finite = [s for s in scores if math.isfinite(scores[s])]
+    if not finite:
+        return []
+    best = min(finite, key=lambda s: scores[s])
+    steps = (0.5, -0.5) if deterministic else (-1,)
+    return [best, *(Setting(best.exponent + step, best.momentum) for step in steps)]
 
 
 def warm_up(problem: Problem, method: Method, setting: Setting = COLD) -> str | None:
@@ -239,6 +238,8 @@ def race(racers: Sequence[Racer], seconds: float, on_look: Callable[[], None]) -
     """Let all run for so many seconds each, in turn from one look to the next."""
     for until in looks(seconds):
         for racer in racers:
+            if racer.problem.device.type == "cpu":
+                time.sleep(PAUSE)
             racer.advance(until)
             on_look()
 
