@@ -19,6 +19,15 @@ def test_one_bad_entry_is_found_wherever_it_is(place, bad, dtype):
     assert not is_usable(flat)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_torch_looks_at_the_entries_where_their_norm_is_too_large(dtype):
+    G = torch.full((1000,), 0.9 * LARGEST_GRADIENT[dtype], dtype=dtype)
+    assert is_usable(G, by_torch=True) and is_usable(G[:0], by_torch=True)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        G[7] = bad
+        assert not is_usable(G, by_torch=True)
+
+
 @pytest.mark.parametrize("layout", ["transposed", "strided", "channels_last", "expanded"])
 def test_memory_that_is_not_the_gradients_does_not_count(layout):
     memory = torch.ones(6, 8, 4, 4)

@@ -141,3 +141,23 @@ def test_a_gradient_that_almost_vanishes_has_a_step_at_any_learning_rate(
     for size in (0.0, 1e-44, 1e-38):
         D = size * randn(1, d, k, generator=generator, dtype=torch.float32)
         assert orthogonality_error(dense_step(X, D, 1e300, retraction)) / k**0.5 < 1e-6
+
+
+@pytest.mark.parametrize("d, k", [(12, 12), (12, 4), (5, 1)])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    "dtype, size, lr",
+    [
+        (torch.float32, 1e-25, 1e38),  # squares of the size vanish
+        (torch.float32, 1e-24, 1e18),
+        (torch.float64, 1e-170, 1e300),
+        (torch.float64, 1e-170, 1e150),
+    ],
+)
+def test_a_polar_step_is_no_shorter_than_its_gradient(dtype, size, lr, n, d, k, generator):
+    X = random_stiefel(d, k, batch=(n,), generator=generator, dtype=dtype)
+    D = randn(n, d, k, generator=generator, dtype=dtype)
+    Y = dense_step(X, D * size, lr, "polar")
+    assert orthogonality_error(Y).max() / k**0.5 < (1e-6 if dtype == torch.float32 else 1e-13)
+    expected = dense_step(X.double(), D.double(), min(lr * size, 1e3), "polar")
+    assert torch.allclose(Y.double(), expected, atol=1e-4)

@@ -43,7 +43,7 @@ def polar_step(
 
     The singular values of the tangent step lie between 1 and a bound, since $\Omega X$ is tangent.
     Where the bound is large, Newton-Schulz steps, scaled for what is left of that interval, bring
-    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do, or one
+    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do, or fewer
     where a short step needs no more. Its own Gram matrix makes the result orthogonal whatever `X`
     had lost.
 
@@ -94,25 +94,25 @@ def _step_on_host(
 
     For that torch has faster products than for a batch of one.
     """
-    multiply, add = (torch.mm, torch.addmm) if X.ndim == 2 else (torch.bmm, torch.baddbmm)
-    S = multiply(X.mT, D)
+    add = torch.addmm if X.ndim == 2 else torch.baddbmm
+    S = X.mT @ D
     R = add(D, X, S.mT, alpha=-1)
-    length = float(torch.linalg.vector_norm(D)) if lr <= torch.finfo(X.dtype).max else math.inf
-    short = lr * length <= LONGEST
-    Y = torch.sub(X, R, alpha=lr) if short else _cut_step(X, R, D, lr)
+    short = lr * math.sqrt(torch.finfo(X.dtype).tiny) <= 1  # whatever has a norm of zero is
+    if short:
+        short = lr * float(torch.linalg.vector_norm(D)) <= LONGEST
+    Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
     T = None
     if tangent:
         square = X.shape[-2] == X.shape[-1]
         T = R.mul_(0.5) if square else add(D, X, S + S.mT, alpha=-0.5)
-    P = multiply(Y.mT, Y)
-    P.diagonal(dim1=-2, dim2=-1).sub_(1)
+    P = _gram(Y)
     size, allowed = float(torch.linalg.vector_norm(P)), _allowed(X)
     if 3 / 8 * size**2 <= allowed:
         return add(Y, Y, P, alpha=-0.5), T
     if 5 / 16 * size**3 <= allowed:
         return add(Y, Y, add(P, P, P, beta=-0.5, alpha=3 / 8)), T
     if 63 / 256 * size**5 <= allowed:
-        P2 = multiply(P, P)
+        P2 = P @ P
         V = (P2 * (35 / 128)).sub_(P, alpha=5 / 16)
         return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V)), T
     if X.ndim == 2:
@@ -121,7 +121,7 @@ def _step_on_host(
 
 
 def _retracted_there(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor, longest: float) -> Tensor:
-    """The same on CUDA, where the device finds out how long a step is.
+    """The nearest point to X - lr R on CUDA, where the device finds out how long a step is.
 
     One term of the series is enough where the norm of P is at most `longest`.
     """
@@ -133,17 +133,20 @@ def _retracted_there(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor, longes
 
     lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
     Y = torch.empty(X.shape, dtype=X.dtype, device=X.device)
-    cut_of(Y, X, R, (frobenius(R), frobenius(D)), lr, LONGEST)({}, 0)
-    P = _gram(Y)
-    intervals = _intervals(X.dtype, X.device)
-    T = inverse_root_series(X, Y, P, frobenius(P) > longest, intervals, WIDEST)
+    # A launch goes to the current device; that of the interpreter is the CPU.
+    with torch.cuda.device(X.device) if X.device.type == "cuda" else nullcontext():
+        cut_of(Y, X, R, (frobenius(R), frobenius(D)), lr, LONGEST)({}, 0)
+        P = _gram(Y)
+        intervals = _intervals(X.dtype, X.device)
+        T = inverse_root_series(X, Y, P, frobenius(P) > longest, intervals, WIDEST)
     return torch.baddbmm(Y, Y, T)
 
 
 def _cut_step(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """X - lr R, cut to `LONGEST`."""
     most = torch.finfo(X.dtype).max
-    longer = torch.maximum(frobenius(R), frobenius(D)).clamp_(min=LONGEST / most)
+    largest = D.abs().amax((-2, -1)).double()  # whose square may vanish
+    longer = torch.maximum(frobenius(R), frobenius(D)).maximum(largest).clamp_(min=LONGEST / most)
     length = (LONGEST / longer).clamp_(max=lr)
     return X - R * length.to(X.dtype)[..., None, None]
 

@@ -28,13 +28,14 @@ class Clock:
     """Shows the time that steps and losses have taken."""
 
     def __init__(self):
-        self.now = 0.0
+        self.now = self.slept = 0.0
 
     def perf_counter(self):
         return self.now
 
     def sleep(self, seconds):
         self.now += seconds
+        self.slept += seconds
 
 
 class Fake(PCA):
@@ -87,6 +88,7 @@ def test_all_take_turns_from_one_look_to_the_next(clock):
     assert log.count("a") == log.count("b") == 4000
     changes = sum(x != y for x, y in itertools.pairwise(log))
     assert changes == 2 * module.LOOKS - 1
+    assert clock.slept == pytest.approx(2 * module.LOOKS * module.PAUSE)
 
 
 def test_a_run_that_leaves_the_manifold_may_come_back(clock):
@@ -161,7 +163,7 @@ def test_the_best_setting_races_and_its_halfway_neighbours_or_with_batches_the_o
     assert finalists(scores, True) == near
     assert finalists(scores, False) == [Setting(1, 0.9), Setting(0, 0.9)]
     one_left = {Setting(0, 0.0): math.inf, Setting(1, 0.0): 1.0}
-    assert finalists(one_left, True)[0] == Setting(1, 0.0)
+    assert finalists(one_left, True) == [Setting(e, 0.0) for e in (1, 1.5, 0.5)]
     assert finalists({Setting(0, 0.0): math.inf}, True) == []
     assert finalists({Setting(0, 0.0): math.inf}, False) == []
 
