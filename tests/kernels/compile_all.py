@@ -7,6 +7,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from skewflow.kernels._polar_triton import SCALARS, blend_of, cut_of, decide_of, series_of
+from skewflow.kernels._small_polar_triton import MUCH_SHARED
 from skewflow.kernels._triton import Launch, Operands
 from skewflow.kernels.multiply_where._triton import launch_of
 from skewflow.kernels.recurrence._triton import advance, retreat
@@ -15,6 +16,7 @@ from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_factored._launches_triton import Workspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.update import Update
+from skewflow.optim._small_polar import plan_small_polar
 
 TYPES = {
     torch.float32: "*fp32",
@@ -105,6 +107,16 @@ def main() -> None:
             print(name, "columns" if columns else "rows", rich)
             if shared > (MOST_SHARED if launch._arguments.get("RELOAD") is False else SMALL_SHARED):
                 raise MemoryError(f"a program of {name} takes {shared} bytes of shared memory.")
+    for k, rich in ((16, True), (17, False), (64, True)):
+        ours = operands(
+            (100, k), num=3 if rich else 1, columns=rich, momentum=rich, low=rich, rich=rich
+        )
+        update = Update(lr=0.1, momentum=0.9 if rich else 0.0)
+        (launch,) = plan_small_polar(ours, update).launches
+        shared = compile_launch(launch)
+        print("small polar", k, rich)
+        if shared > (MUCH_SHARED if k == 64 else SMALL_SHARED):
+            raise MemoryError(f"a small exact step takes {shared} bytes of shared memory.")
     X = torch.zeros(1, 600, 200)
     A, B = torch.zeros(1, 40, 600).mT, torch.zeros(1, 200, 40)
     for known in (False, True):

@@ -8,12 +8,18 @@ from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowSGD, _replayed
+from skewflow.optim import FlowSGD, _plan, _replayed
 from skewflow.optim._replayed import WARM_UP, Replayed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 SHAPES = [(64, 64), (64, 64), (100, 37), (37, 100), (300, 20), (3, 20, 9), (16, 3, 3, 3)]
+
+
+@pytest.fixture(autouse=True)
+def general(monkeypatch):
+    """Small weights, too, are stepped as those are that have no kernel of their own."""
+    monkeypatch.setattr(_plan, "has_small_kernel", lambda *args: False)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from torch.autograd.graph import increment_version
 
 from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import plan
-from ..kernels.update import Update
+from ..kernels.update import LARGEST_GRADIENT, Update
+from ._small_polar import plan_small_polar
 from ._weights import Weight
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Bucket:
     Args:
         weights: The weights; all on one CUDA device.
         states: Their states.
-        block_size: s.
+        block_size: s; "dense" for exact steps to the nearest point.
         replayed: The device's count of replayed steps.
         skip: Leave out weights whose gradient is not finite, and count them.
         moments: Their planes are divided by second moments, kept in the states.
@@ -42,7 +43,7 @@ class Bucket:
         self,
         weights: Sequence[Weight],
         states: Sequence[dict[str, Any]],
-        block_size: int,
+        block_size: int | str,
         replayed: Tensor,
         *,
         skip: bool,
@@ -125,11 +126,11 @@ class Bucket:
 
     def _look(self, grads: Sequence[Tensor | None]) -> None:
         """Find out, on the device, which weights are to be stepped; count the others."""
-        norms = torch._foreach_norm(grads, float("inf"))  # type: ignore[arg-type]
-        finite = torch.isfinite(torch.stack(norms))
+        norms = torch.stack(torch._foreach_norm(grads, float("inf")))  # type: ignore[arg-type]
+        usable = norms <= LARGEST_GRADIENT[norms.dtype]  # which NaN is not
         assert self._live is not None
-        self._live.copy_(finite)
-        skips = (~finite).to(torch.int64).unbind()
+        self._live.copy_(usable)
+        skips = (~usable).to(torch.int64).unbind()
         torch._foreach_add_([state["skipped"] for state in self._states], skips)
 
     def _plan(self, grads: Sequence[Tensor | None], update: Update, replays: bool) -> "Launches":
@@ -157,7 +158,9 @@ class Bucket:
             self._squares,
             self._states[0].get("since", 0),
         )
-        return plan(operands, update, self.block_size)
+        if isinstance(self.block_size, int):
+            return plan(operands, update, self.block_size)
+        return plan_small_polar(operands, update)
 
 
 def _in_one_piece(parts: Sequence[Tensor]) -> Tensor:

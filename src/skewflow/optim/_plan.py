@@ -15,6 +15,8 @@ from ..kernels.update import LARGEST_GRADIENT, Update
 from ._bucket import Bucket
 from ._guard import SMALL
 from ._lot import Lot
+from ._options import exact_retraction
+from ._small_polar import has_small_kernel
 from ._weights import Weight
 
 SWITCHES = (
@@ -186,15 +188,16 @@ def make_plan(
         if skip and "skipped" not in state:
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
         size = size_of(weight)
-        key = None if group["sampler"] != "uniform" else _bucket_key(weight, state, size, update)
+        fused = group["sampler"] == "uniform" or size == "dense"
+        key = _bucket_key(weight, state, size, update, exact_retraction(group)) if fused else None
         alone = id(weight) if group["foreach"] is False else None
-        if size == "dense":
+        if key is not None:
+            buckets[(*key, alone)].append((weight, state))
+        elif size == "dense":
             large = id(weight) if weight.p.numel() > SMALL else None
             lots[(*_lot_key(weight, state), alone or large)].append((weight, state))
-        elif key is None:
-            rest.append(Alone(weight, size, update.with_stream(weight.stream)))
         else:
-            buckets[(*key, alone)].append((weight, state))
+            rest.append(Alone(weight, size, update.with_stream(weight.stream)))
     made = []
     for (device, size, *_), members in buckets.items():
         ours, theirs = zip(*members, strict=True)
@@ -219,10 +222,13 @@ def make_plan(
 
 
 def _bucket_key(
-    weight: Weight, state: dict[str, Any], size: int | str, update: Update
+    weight: Weight, state: dict[str, Any], size: int | str, update: Update, exact: str
 ) -> tuple[Any, ...] | None:
-    """What weights of one bucket have in common; None where no CUDA kernel can reach them."""
-    if weight.p.device.type != "cuda" or not isinstance(size, int):
+    """What weights of one bucket have in common; None where no CUDA kernel can reach them.
+
+    An exact step is taken by the retraction `exact`.
+    """
+    if weight.p.device.type != "cuda":
         return None
     grad, points = weight.p.grad, weight.points(state)
     assert grad is not None
@@ -232,7 +238,11 @@ def _bucket_key(
     views = [weight.view(t) for t in stepped]
     if any(view.data_ptr() != t.data_ptr() for view, t in zip(views, stepped, strict=True)):
         return None  # the view is a copy
-    if not has_kernel(views[0], size, update.retraction):
+    if isinstance(size, int):
+        reached = has_kernel(views[0], size, update.retraction)
+    else:
+        reached = has_small_kernel(views[0], exact, update)
+    if not reached:
         return None
     layouts = tuple((view.stride(), view.dtype) for view in views)
     return (weight.p.device, size, views[0].shape, layouts, state.get("since"))

@@ -1,0 +1,138 @@
+"""Small exact steps as an optimiser takes them: many weights, what is not finite, which weights."""
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from helpers import assert_close, randn
+from skewflow.errors import NonFiniteGradientError
+from skewflow.geometry.matrices import MatrixView
+from skewflow.kernels.update import Update, direction
+from skewflow.nn import orthogonal_
+from skewflow.optim._bucket import Bucket
+from skewflow.optim._polar import polar_step
+from skewflow.optim._small_polar import has_small_kernel
+from skewflow.optim._weights import Weight
+
+pytest.importorskip("triton")
+
+SHAPES = [(9, 4), (4, 9), (2, 9, 4), (5, 3, 2, 2)]
+
+
+class Trained:
+    """Three weights of one shape in a bucket, as a plan makes it."""
+
+    def __init__(self, shape, generator, device, monkeypatch, *, skip=False, low=None):
+        if device == "cpu":  # which has no pinned memory
+            zeros = torch.zeros
+            monkeypatch.setattr(torch, "zeros", lambda *a, pin_memory=False, **k: zeros(*a, **k))
+        self.generator, self.weights, self.states = generator, [], []
+        for n in range(3):
+            p = orthogonal_(torch.empty(shape), generator=generator).to(device, low)
+            weight, state = Weight(p, f"weight {n}", MatrixView.of(p), 2 * n), {}
+            state["momentum_buffer"] = torch.zeros_like(weight.points(state))
+            state["skipped"] = torch.zeros((), dtype=torch.int64, device=device)
+            self.weights.append(weight)
+            self.states.append(state)
+        count = torch.zeros((), dtype=torch.int64, device=device)
+        self.bucket = Bucket(
+            self.weights, self.states, "dense", count, skip=skip, moments=False
+        )  # fmt: skip
+
+    def fill_gradients(self):
+        for weight in self.weights:
+            weight.p.grad = randn(*weight.p.shape, generator=self.generator).to(weight.p)
+
+    def step(self, **numbers):
+        self.bucket.step(Update(momentum=0.9, **numbers), 0, capturing=False, replays=False)
+
+    def points(self):
+        return [
+            weight.points(state).cpu().clone()
+            for weight, state in zip(self.weights, self.states, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("low", [None, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_steps_follow_the_reference_while_gradients_and_rates_change(
+    shape, low, generator, device, monkeypatch
+):
+    trained = Trained(shape, generator, device, monkeypatch, low=low)
+    view = trained.weights[0].view
+    Xs = [view(X) for X in trained.points()]
+    Ms = [torch.zeros_like(X) for X in Xs]
+    for lr in (1e-2, 1e-3, 1.0, 1e-2, 0.1):  # more places of gradients than are remembered
+        trained.fill_gradients()
+        trained.step(lr=lr)
+        for n, weight in enumerate(trained.weights):
+            G = view(weight.p.grad.cpu().float())
+            D, _ = direction(G, Ms[n], Update(lr=lr, momentum=0.9))
+            Xs[n], Ms[n] = polar_step(Xs[n], D, lr, tangent=True)
+    for n, (weight, X) in enumerate(zip(trained.weights, trained.points(), strict=True)):
+        assert_close("X", Xs[n], view(X), torch.float32)
+        assert_close("M", Ms[n], view(trained.states[n]["momentum_buffer"]).cpu(), torch.float32)
+        assert weight.p._version > 0 and not weight.stale
+        if low is not None:
+            assert_close("p", X.to(low), weight.p.cpu(), low)
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
+@pytest.mark.parametrize("shape", [(9, 4), (2, 9, 4)], ids=str)
+def test_what_is_not_finite_is_raised_by_a_later_step(shape, bad, generator, device, monkeypatch):
+    trained = Trained(shape, generator, device, monkeypatch)
+    trained.fill_gradients()
+    trained.weights[1].p.grad.view(-1)[-1] = bad
+    before = trained.points()
+    trained.step(lr=0.1)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    after = trained.points()
+    assert [torch.equal(x[-1], y[-1]) for x, y in zip(before, after, strict=True)] == [
+        False, True, False,
+    ]  # fmt: skip
+    with pytest.raises(NonFiniteGradientError, match="gradient of weight 1 must be finite"):
+        trained.bucket.complain()
+    trained.bucket.complain()  # once
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
+def test_what_is_not_finite_is_left_out_and_counted(bad, generator, device, monkeypatch):
+    trained = Trained((2, 9, 4), generator, device, monkeypatch, skip=True)
+    trained.fill_gradients()
+    trained.weights[1].p.grad[0, 2, 3] = bad
+    before = trained.points()
+    for _ in range(2):
+        trained.step(lr=0.1)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    same = [torch.equal(x, y) for x, y in zip(before, trained.points(), strict=True)]
+    assert same == [False, True, False]
+    assert [int(state["skipped"]) for state in trained.states] == [0, 2, 0]
+    assert not trained.states[1]["momentum_buffer"].any()
+    trained.bucket.complain()
+
+
+@pytest.mark.parametrize(
+    "shape, kind, retraction, options, expected",
+    [
+        ((1, 576, 64), {}, "polar", {}, True),
+        ((3, 64, 64), {}, "polar", {"momentum": 0.9}, True),
+        ((1, 65, 65), {}, "polar", {}, False),
+        ((1, 1 << 14, 8), {}, "polar", {}, False),
+        ((1, 64, 64), {"dtype": torch.float64}, "polar", {}, False),
+        ((1, 64, 64), {"device": "cpu"}, "polar", {}, False),
+        ((1, 64, 64), {}, "exp", {}, False),
+        ((1, 64, 64), {}, "polar", {"momentum": 0.9, "nesterov": True}, False),
+        ((1, 64, 64), {}, "polar", {"beta2": 0.9}, False),
+    ],
+    ids=str,
+)
+def test_small_polar_steps_of_float32_on_cuda_have_a_kernel(
+    shape, kind, retraction, options, expected
+):
+    with FakeTensorMode():
+        X = torch.empty(shape, **{"device": "cuda", "dtype": torch.float32, **kind})
+        assert has_small_kernel(X, retraction, Update(lr=0.1, **options)) == expected
