@@ -36,3 +36,5 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path):
         assert f"\n{name} " in done.stdout
     assert done.stdout.count("multiply_where") == 2
     assert done.stdout.count("polar") == 5
+    assert done.stdout.count("multiply_parts _split") == 2
+    assert done.stdout.count("multiply_parts _multiply") >= 2

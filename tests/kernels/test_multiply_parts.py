@@ -18,7 +18,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered"),
 ]
 
-SHAPES = [(1, 1, 1, 1), (3, 3, 5, 4), (2, 17, 33, 20), (1, 100, 7, 7), (3, 7, 100, 7), (1, 70, 70, 130)]
+SHAPES = [
+    (1, 1, 1, 1),
+    (3, 3, 5, 4),
+    (2, 17, 33, 20),
+    (1, 100, 7, 7),
+    (3, 7, 100, 7),
+    (1, 70, 70, 130),
+]
 """(n, a, b, c): tiny, odd, thin, and more than one tile."""
 
 TILES = [fused.Tiles(64, 64, 32, 4, 2), fused.Tiles(128, 32, 64, 4, 2, twice=True)]

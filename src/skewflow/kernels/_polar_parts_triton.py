@@ -86,7 +86,7 @@ def _inverse_root_series(
     units: Float[Tensor, "n"],
     limits: Limits,
 ) -> Parts:
-    """The parts of what `inverse_root_series` of `_polar_triton` gives; Y, too, is changed alike.
+    r"""The parts of what `inverse_root_series` of `_polar_triton` gives; Y, too, is changed alike.
 
     Args:
         X: Points.
@@ -155,7 +155,8 @@ def _split(A: Float[Tensor, "n a b"], bound: float | Tensor, units: Tensor) -> P
     """The parts of matrices, in the order in which they lie in memory."""
     if A.stride(-1) != 1 and A.stride(-2) == 1:
         return _split(A.mT, bound, units).mT
-    parts = empty_parts(*A.shape, units)
+    n, a, b = A.shape
+    parts = empty_parts(n, a, b, units)
     split_of(parts, A, bound)({}, 0)
     return parts
 

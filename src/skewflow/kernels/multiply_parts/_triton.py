@@ -17,7 +17,8 @@ from ..multiply_where._triton import tile_at
 class Tiles(NamedTuple):
     """How a product is cut: rows and columns of a program's tile, entries of the sums at a time.
 
-    So few registers that two programs run side by side are worth some that are spilled.
+    So few registers that two programs run side by side are worth some that are spilled. A program
+    of `multiply_parts` may compute its tile `twice`, and the one to the right of it, too.
     """
 
     high: int
@@ -34,10 +35,16 @@ class Tiles(NamedTuple):
         return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
-TILES = [Tiles(128, 128, 64, 8, 3), Tiles(128, 64, 64, 4, 2), Tiles(64, 64, 64, 4, 3)]
-"""From large to small."""
+TILES = [
+    Tiles(128, 128, 64, 8, 2, twice=True),
+    Tiles(128, 128, 64, 8, 3),
+    Tiles(64, 128, 64, 4, 2),
+    Tiles(64, 64, 64, 4, 3),
+]
+SYMMETRIC_TILES = [Tiles(128, 128, 64, 8, 3), Tiles(64, 128, 64, 4, 2), Tiles(64, 64, 64, 4, 3)]
+"""From large to small; those of products of which only half is computed."""
 
-ENOUGH = 100
+ENOUGH = 110
 """Tiles that keep the device busy: the largest of which there are so many are taken."""
 
 PADDED = 64
@@ -89,7 +96,7 @@ def _split(
     """The parts (n, 2, high, wide) of matrices (n, a, b), with zeros around them."""
     down, across = tl.cdiv(high, ROWS), tl.cdiv(wide, COLUMNS)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    if HAS_LIVE:
+    if HAS_LIVE:  # noqa: SIM102 where it is not, there is no pointer
         if tl.load(live_ptr + matrix) == 0:
             return
     if BOUND is None:
@@ -163,7 +170,7 @@ def _multiply(
     HAS_LIVE: tl.constexpr, SYMMETRIC: tl.constexpr, MINUS_I: tl.constexpr, HIGH: tl.constexpr,
     WIDE: tl.constexpr, DEPTH: tl.constexpr, TWICE: tl.constexpr,
 ):  # fmt: skip
-    """alpha A B + beta C, less I, into `out` (n, a, c) and its parts (n, 2, parts_a, parts_c).
+    """Compute alpha A B + beta C, less I, into `out` (n, a, c) and parts (n, 2, parts_a, parts_c).
 
     Tensor cores cut off the last bit of a sum, which they do not round: over long sums that adds
     up, since it is always a loss. So the sums over `DEPTH` are added up outside of them; of two
@@ -172,19 +179,21 @@ def _multiply(
     across = tl.cdiv(c, 2 * WIDE) if TWICE else tl.cdiv(c, WIDE)
     down = tl.cdiv(a, HIGH)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    if HAS_LIVE:
+    if HAS_LIVE:  # noqa: SIM102 where it is not, there is no pointer
         if tl.load(live_ptr + matrix) == 0:
             return
     row, column = tile_at(tl.program_id(0) % (down * across), down, across)
     # Where a tile begins takes 64 bits, the way to its entries 32, which saves registers.
     row, column = row.to(tl.int64) * HIGH, column.to(tl.int64) * (2 * WIDE if TWICE else WIDE)
-    if SYMMETRIC:
+    if SYMMETRIC:  # noqa: SIM102 as above
         if row >= column + (2 * WIDE if TWICE else WIDE):  # below the diagonal
             return
     rows, columns = tl.arange(0, HIGH)[:, None], tl.arange(0, WIDE)[None, :]
     inner = tl.arange(0, DEPTH)
     at_a = A_ptr + matrix * A_n + row * A_row + (rows * A_row + inner[None, :] * A_inner)
-    at_b = B_ptr + matrix * B_n + column * B_column + (inner[:, None] * B_inner + columns * B_column)
+    at_b = (
+        B_ptr + matrix * B_n + column * B_column + (inner[:, None] * B_inner + columns * B_column)
+    )
     above, before = row + rows < parts_a, column + columns < parts_c
     total = tl.zeros((HIGH, WIDE), tl.float32)
     if TWICE:
@@ -242,7 +251,7 @@ class Parts(NamedTuple):
 
 
 def empty_parts(n: int, a: int, b: int, units: Float[Tensor, "n"]) -> Parts:
-    """Memory for parts, to be filled by a launch."""
+    """Memory for parts in these units, to be filled by a launch."""
     high, wide = (triton.cdiv(length, PADDED) * PADDED for length in (a, b))
     values = torch.empty(n, 2, high, wide, dtype=torch.float16, device=units.device)
     return Parts(values, units, a, b)
@@ -323,13 +332,16 @@ def product_of(
         "MINUS_I": minus_identity, "HIGH": tile.high, "WIDE": tile.wide, "DEPTH": tile.depth,
         "TWICE": tile.twice,
     }  # fmt: skip
-    programs = n * triton.cdiv(a, tile.high) * triton.cdiv(c, tile.wide * (1 + tile.twice))
-    return Launch(_multiply, programs, arguments, **tile.options)
+    return Launch(_multiply, n * _num_tiles(tile, a, c), arguments, **tile.options)
 
 
 def _tiles_for(n: int, a: int, c: int, symmetric: bool) -> Tiles:
-    for tile in TILES:
-        tiles = n * triton.cdiv(a, tile.high) * triton.cdiv(c, tile.wide)
-        if (tiles // 2 if symmetric else tiles) >= ENOUGH:
+    """The largest tiles of which there are enough, or the smallest."""
+    for tile in SYMMETRIC_TILES if symmetric else TILES:
+        if n * _num_tiles(tile, a, c) >= (2 * ENOUGH if symmetric else ENOUGH):
             break
     return tile
+
+
+def _num_tiles(tile: Tiles, a: int, c: int) -> int:
+    return triton.cdiv(a, tile.high) * triton.cdiv(c, 2 * tile.wide if tile.twice else tile.wide)

@@ -13,7 +13,7 @@ def multiply_parts(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Float[Tensor, "n a c"]:
-    r"""$\alpha AB + \beta C$ in float64, of factors that are split, without their low parts' product.
+    r"""$\alpha AB + \beta C$ of factors that are split, without the product of their low parts.
 
     Not in the paper: Ootomo and Yokota (2022) recover float32 on tensor cores this way.
 

@@ -15,7 +15,6 @@ from . import _products_triton as products
 from . import _triton as kernels
 from .reference import LONGEST, coefficients, longest_for, num_rounds
 
-
 APPLY = Tiles(128, 128, 32, 8, 3, 128)
 MULTIPLY, MULTIPLY_SMALL = Tiles(128, 128, 32, 8, 3), Tiles(64, 64, 32, 4, 3)
 """The small tiles are for products with few large ones."""
