@@ -98,6 +98,11 @@ def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     return _retracted_there(X, R, D, lr, _longest_for_one_term(X))
 
 
+def _longest_for_one_term(X: Tensor) -> float:
+    """Largest norm of P for which one term of the series is enough."""
+    return math.sqrt(8 / 3 * _allowed(X))
+
+
 def _allowed(X: Tensor) -> float:
     return ERROR[X.dtype] * math.sqrt(X.shape[-1])
 
@@ -131,11 +136,6 @@ def _step_on_host(
     if X.ndim == 2:
         return _nearest(X[None], Y[None], P[None])[0], T
     return _nearest(X, Y, P), T
-
-
-def _longest_for_one_term(X: Tensor) -> float:
-    """Largest norm of P for which one term of the series is enough."""
-    return math.sqrt(8 / 3 * _allowed(X))
 
 
 def _retracted_there(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor, longest: float) -> Tensor:
