@@ -9,6 +9,14 @@ from triton.compiler import ASTSource, compile
 from skewflow.kernels._polar_triton import SCALARS, blend_of, cut_of, decide_of, series_of
 from skewflow.kernels._small_polar_triton import MUCH_SHARED
 from skewflow.kernels._triton import Launch, Operands
+from skewflow.kernels.multiply_parts import SHARED
+from skewflow.kernels.multiply_parts._triton import (
+    SYMMETRIC_TILES,
+    TILES,
+    empty_parts,
+    product_of,
+    split_of,
+)
 from skewflow.kernels.multiply_where._triton import launch_of
 from skewflow.kernels.recurrence._triton import advance, retreat
 from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
@@ -85,6 +93,39 @@ def operands(shape, *, num, columns, momentum, low, rich):
     )
 
 
+def compile_products() -> None:
+    """Products of parts in all their tiles, and the kernels of a polar step that make parts."""
+    X, P, some = torch.zeros(2, 600, 520), torch.zeros(2, 520, 520), torch.ones(2)
+    live = torch.ones(2, dtype=torch.bool)
+    X_parts, P_parts = empty_parts(2, 600, 520, some), empty_parts(2, 520, 520, some)
+    T_parts, numbers = empty_parts(2, 520, 520, some), torch.zeros(9, 2)
+    launches = [
+        split_of(X_parts, X, 2.0),
+        split_of(X_parts, X, some.double(), live),
+        cut_of(X, X, X, (some.double(), some.double()), some[0].double(), 4.0, X_parts),
+        series_of((P_parts.values, P_parts.values, P), P, P, live, numbers, T_parts),
+    ]
+    for place, tiles in enumerate(TILES):  # each with one of the products of a step
+        product = [
+            product_of(None, P_parts, X_parts.mT, X_parts, tiles=tiles),
+            product_of(X, None, X_parts, P_parts.mT, X, -1.0, tiles=tiles),
+            product_of(X, X_parts, X_parts, P_parts, X, -0.5, 1.5, live=live, tiles=tiles),
+        ][place % 3]
+        launches.append(product)
+    for place, tiles in enumerate(SYMMETRIC_TILES):
+        also = {"tiles": tiles, "symmetric": True}
+        product = [
+            product_of(P, None, X_parts.mT, X_parts, minus_identity=True, **also),
+            product_of(None, P_parts, T_parts, T_parts, P, some, live=live, **also),
+        ][place % 2]
+        launches.append(product)
+    for launch in launches:
+        shared = compile_launch(launch)
+        print("multiply_parts", launch.kernel.__name__)
+        if shared > SHARED:
+            raise MemoryError(f"a product of parts takes {shared} bytes of shared memory.")
+
+
 def main() -> None:
     for columns, rich in product((False, True), (False, True)):
         ours = operands(
@@ -145,6 +186,7 @@ def main() -> None:
     ):
         compile_launch(launch)
         print("polar", launch.kernel.__name__)
+    compile_products()
     states, W, bias = torch.zeros(5, 2, 176), torch.zeros(176, 176), torch.zeros(176)
     for f in (bias, None):
         for launch in (advance(states, W, f), retreat(states, states, W, f)):

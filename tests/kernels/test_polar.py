@@ -15,25 +15,27 @@ NORMS = [0.0, 1e-4, 0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 2.5]
 """Of a plane's turn: one term, four, then one round and two."""
 
 
-def stepped(X, D, lr, device):
-    """By the kernels, which the interpreter runs on the CPU."""
+def stepped(X, D, lr, device, parts=False):
+    """By the kernels, which the interpreter runs on the CPU; also by products of parts."""
     X, D = X.to(device), D.to(device)
+    if parts:
+        return _polar._step_of_parts(X, D, lr, tangent=False)[0].cpu()
     R = D - X @ D.mT @ X
-    longest = (8 / 3 * _polar.ERROR[X.dtype] * X.shape[-1] ** 0.5) ** 0.5
-    return _polar._retracted_there(X, R, D, lr, longest).cpu()
+    return _polar._retracted_there(X, R, D, lr, _polar._longest_for_one_term(X)).cpu()
 
 
+@pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("shape", [(2, 1), (6, 6), (40, 33), (50, 7)], ids=str)
 def test_the_nearest_point_is_the_projection_for_a_batch_of_any_norms(
-    shape, wide, generator, device
+    shape, wide, parts, generator, device
 ):
     X = random_stiefel(*shape, batch=(len(NORMS),), generator=generator)
     D = torch.stack([with_norm(randn(*shape, generator=generator), 1.0) for _ in NORMS])
     turn = torch.linalg.matrix_norm(omega(X, D), 2)
     D *= (torch.tensor(NORMS, dtype=torch.float64) / turn)[:, None, None]
     X32 = X.float().mT.contiguous().mT if wide else X.float()
-    Y = stepped(X32, D.float(), 1.0, device)
+    Y = stepped(X32, D.float(), 1.0, device, parts)
     for X_b, D_b, Y_b in zip(X, D, Y, strict=True):
         R = omega(X_b, D_b) @ X_b
         C = R.mT @ R
@@ -42,13 +44,14 @@ def test_the_nearest_point_is_the_projection_for_a_batch_of_any_norms(
         assert_close("Y", project(X_b - cut * R), Y_b, torch.float32)
 
 
+@pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("lr", [0.0, 1e-3, 1.0, 1e4, 1e30, 1e300])
 @pytest.mark.parametrize("shape", [(9, 9), (20, 4)], ids=str)
-def test_any_learning_rate_gives_the_step_of_the_cpu(shape, lr, generator, device):
+def test_any_learning_rate_gives_the_step_of_the_cpu(shape, lr, parts, generator, device):
     X = random_stiefel(*shape, batch=(5,), generator=generator, dtype=torch.float32)
     D = randn(5, *shape, generator=generator, dtype=torch.float32)
     D *= torch.tensor([0.0, 1e-38, 1e-2, 1.0, 1e15])[:, None, None]
-    Y = stepped(X, D, lr, device)
+    Y = stepped(X, D, lr, device, parts)
     assert orthogonality_error(Y).max() < 2e-6
     # Cut steps have the directions of their D, which is known to 6e-8.
     expected, _ = _polar.polar_step(X, D, lr)
@@ -71,3 +74,31 @@ def test_steps_that_do_not_need_it_take_no_further_product(generator, device, mo
     assert square == series == [False, True, True]
     assert rounds[0] == gram == again == [False, False, True]
     assert rounds[1] == rounds[0] and len(rounds) == 4
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1.0, 1e30])
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (33, 33), (70, 9)], ids=str)
+def test_steps_and_tangent_parts_by_parts_are_those_of_the_cpu(shape, wide, lr, generator, device):
+    X = random_stiefel(*shape, batch=(3,), generator=generator, dtype=torch.float32)
+    D = randn(3, *shape, generator=generator, dtype=torch.float32)
+    D *= torch.tensor([1e-3, 1.0, 30.0])[:, None, None]
+    lay = (lambda A: A.to(device).mT.contiguous().mT) if wide else (lambda A: A.to(device))
+    Y, T = _polar._step_of_parts(lay(X), lay(D), lr, tangent=True)
+    expected, tangent = _polar.polar_step(X, D, lr, tangent=True)
+    assert_close("T", tangent, T.cpu(), torch.float32)
+    # Cut steps have the directions of their D, which is known to 6e-8.
+    assert_close("Y", expected, Y.cpu(), torch.float32, factor=1.0 if lr < 1 else 10)
+    assert (orthogonality_error(Y.cpu()) / shape[1] ** 0.5).max() < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_directions_that_are_not_finite_spoil_their_own_point_only(bad, generator, device):
+    X = random_stiefel(10, 6, batch=(2,), generator=generator, dtype=torch.float32).to(device)
+    D = randn(2, 10, 6, generator=generator, dtype=torch.float32).to(device)
+    good, _ = _polar._step_of_parts(X[:1], D[:1], 0.1, tangent=False)
+    D[1, 2, 3] = bad
+    Y, _ = _polar._step_of_parts(X, D, 0.1, tangent=False)
+    assert torch.equal(Y[0], good[0])
+    assert Y[1].isnan().all()

@@ -4,14 +4,16 @@ import pytest
 import torch
 
 from helpers import randn, random_stiefel
-from skewflow.geometry import orthogonality_error
+from skewflow.geometry import orthogonality_error, project
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowSGD
 from skewflow.optim._dense import dense_step
+from skewflow.optim._polar import polar_step
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-SHAPES = [(300, 300), (300, 200), (300, 70), (700, 130), (5, 5), (7, 2)]
+SHAPES = [(300, 300), (300, 200), (300, 70), (700, 130), (5, 5), (7, 2), (640, 530)]
+"""The last is multiplied in float16 parts."""
 
 
 @pytest.mark.parametrize("tf32", [False, True])
@@ -71,3 +73,36 @@ def test_a_step_never_waits_and_replays_the_same_bits(lr, retraction):
         generator.manual_seed(0)
     for a, b in zip(*ends, strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(1100, 1100), (900, 600)], ids=str)
+@pytest.mark.parametrize("lr", [1e-6, 1e-3, 5e-3, 0.3, 10.0, 1e30])
+def test_steps_by_parts_are_feasible_and_those_of_float64(lr, shape, generator):
+    X = random_stiefel(*shape, batch=(2,), generator=generator, dtype=torch.float32).cuda()
+    D = randn(2, *shape, generator=generator, dtype=torch.float32).cuda()
+    D[1] *= 0.01
+    Y, T = polar_step(X, D, lr, tangent=True)
+    assert orthogonality_error(Y).max() / shape[1] ** 0.5 < 1e-6
+    S = X.double().mT @ D.double()
+    tangent = D - X.double() @ (S + S.mT) / 2
+    assert (T - tangent).abs().max() < 1e-5
+    if lr < 0.01:  # longer ones are cut
+        exact = project(X.double() - lr * (D - X.double() @ S.mT))
+        assert (Y - exact).abs().max() < 1e-6 * max(1.0, lr * torch.linalg.matrix_norm(D, 2).max())
+
+
+def test_a_gradient_that_is_not_finite_leaves_a_large_weight_alone(generator):
+    start = random_stiefel(600, 520, generator=generator, dtype=torch.float32).cuda()
+    p = torch.nn.Parameter(start.clone())
+    optimizer = FlowSGD(
+        [p], lr=0.1, momentum=0.9, block_size="dense", retraction="polar", nonfinite="skip"
+    )
+    for step in range(5):
+        p.grad = randn(600, 520, generator=generator, dtype=torch.float32).cuda()
+        before = p.detach().clone()
+        if step % 2:
+            p.grad[7, 3] = (torch.nan, torch.inf)[step // 2]
+        optimizer.step()
+        moved = (p.detach() - before).abs().max()
+        assert moved < 1e-6 if step % 2 else moved > 1e-3
+        assert orthogonality_error(p.detach()) / 520**0.5 < 1e-6

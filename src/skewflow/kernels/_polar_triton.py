@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ._triton import Launch
+from .multiply_parts._triton import Parts, store_parts, unit_for
 from .multiply_where._triton import multiply_where_
 
 BLOCK = 1024
@@ -24,22 +25,35 @@ SCALARS = 12
 
 @triton.jit
 def _cut(
-    Y_ptr, X_ptr, R_ptr, size_r_ptr, size_d_ptr, lr_ptr, d, k, stride_x, stride_r,
-    LONGEST: tl.constexpr, LARGEST: tl.constexpr, BLOCK: tl.constexpr,
+    Y_ptr, parts_ptr, units_ptr, X_ptr, R_ptr, size_r_ptr, size_d_ptr, lr_ptr, d, k, high, wide,
+    stride_x, stride_r, LONGEST: tl.constexpr, LARGEST: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Y = X - length R, where the length is lr, or what makes R or D as long as `LONGEST`."""
-    programs = tl.cdiv(d * k, BLOCK)
+    """Y = X - length R, where the length is lr, or what makes R or D as long as `LONGEST`.
+
+    Where it is `SPLIT`, also its parts (n, 2, high, wide).
+    """
+    programs = tl.cdiv(high * wide, BLOCK)
     matrix = (tl.program_id(0) // programs).to(tl.int64)
-    entry = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
-    there = entry < d * k
-    size = tl.maximum(tl.load(size_r_ptr + matrix), tl.load(size_d_ptr + matrix))
+    block = tl.program_id(0) % programs
+    entry = block * BLOCK + tl.arange(0, BLOCK)
+    size_r = tl.load(size_r_ptr + matrix)
+    size = tl.maximum(size_r, tl.load(size_d_ptr + matrix))
     length = tl.minimum(tl.load(lr_ptr), LONGEST / tl.maximum(size, LONGEST / LARGEST))
-    row, column = (entry // k).to(tl.int64), (entry % k).to(tl.int64)
+    row, column = (entry // wide).to(tl.int64), (entry % wide).to(tl.int64)
+    there = (row < d) & (column < k)
     at_x = matrix * stride_x[0] + row * stride_x[1] + column * stride_x[2]
     at_r = matrix * stride_r[0] + row * stride_r[1] + column * stride_r[2]
     X = tl.load(X_ptr + at_x, mask=there, other=0.0)
     R = tl.load(R_ptr + at_r, mask=there, other=0.0)
-    tl.store(Y_ptr + matrix * d * k + entry, X - R * length.to(tl.float32), mask=there)
+    Y = X - R * length.to(tl.float32)
+    tl.store(Y_ptr + matrix * d * k + row * k + column, Y, mask=there)
+    if SPLIT:
+        unit, scale = unit_for(1.0 + length * size_r)  # no entry of X is larger than 1
+        if block == 0:
+            tl.store(units_ptr + matrix, unit)
+        at = parts_ptr + matrix * 2 * high * wide + entry
+        store_parts(at, high * wide, Y * scale, row < high)
 
 
 @triton.jit
@@ -119,26 +133,44 @@ def _blend(
 
 
 @triton.jit
-def _series(Q2_ptr, V_ptr, T_ptr, P_ptr, P2_ptr, long_ptr, numbers_ptr, n, k, BLOCK: tl.constexpr):
-    """The matrices of the series; where a step is not long only T, which is -P / 2."""
-    programs = tl.cdiv(k * k, BLOCK)
+def _series(
+    Q2_ptr, V_ptr, T_ptr, T_parts_ptr, P_ptr, P2_ptr, long_ptr, numbers_ptr, units_ptr, n, k, wide,
+    SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The matrices of the series; where a step is not long only T, which is -P / 2.
+
+    Where it is `SPLIT`, the parts (n, 2, wide, wide) of the factors, and of T.
+    """
+    programs = tl.cdiv(wide * wide, BLOCK)
     matrix = (tl.program_id(0) // programs).to(tl.int64)
     entry = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
-    there = entry < k * k
-    at = matrix * k * k + entry
+    row, column = (entry // wide).to(tl.int64), (entry % wide).to(tl.int64)
+    there = (row < k) & (column < k)
+    at = matrix * k * k + row * k + column
     P = tl.load(P_ptr + at, mask=there, other=0.0)
+    T = -0.5 * P
+    if SPLIT:
+        scale = 1 / tl.load(units_ptr + matrix)
+        at_parts, low, inside = matrix * 2 * wide * wide + entry, wide * wide, row < wide
     if tl.load(long_ptr + matrix) == 0:
-        tl.store(T_ptr + at, -0.5 * P, mask=there)
+        if not SPLIT:
+            tl.store(T_ptr + at, T, mask=there)
     else:
         P2 = tl.load(P2_ptr + at, mask=there, other=0.0)
-        I = tl.where(entry // k == entry % k, 1.0, 0.0)
+        I = tl.where((row == column) & there, 1.0, 0.0)
         own = numbers_ptr + matrix
         Q2 = tl.load(own) * P2 + (tl.load(own + n) * P + tl.load(own + 2 * n) * I)
-        tl.store(Q2_ptr + at, Q2, mask=there)
         V = tl.load(own + 3 * n) * P2 + (tl.load(own + 4 * n) * P + tl.load(own + 5 * n) * I)
-        tl.store(V_ptr + at, V, mask=there)
         T = tl.load(own + 6 * n) * P2 + (tl.load(own + 7 * n) * P + tl.load(own + 8 * n) * I)
         tl.store(T_ptr + at, T, mask=there)
+        if SPLIT:
+            store_parts(Q2_ptr + at_parts, low, Q2 * scale, inside)
+            store_parts(V_ptr + at_parts, low, V * scale, inside)
+        else:
+            tl.store(Q2_ptr + at, Q2, mask=there)
+            tl.store(V_ptr + at, V, mask=there)
+    if SPLIT:  # of a long step they are written once more, after the last product
+        store_parts(T_parts_ptr + at_parts, low, T * scale, inside)
 
 
 def cut_of(
@@ -148,15 +180,20 @@ def cut_of(
     sizes: tuple[Float[Tensor, "n"], Float[Tensor, "n"]],
     lr: Float[Tensor, ""],
     longest: float,
+    parts: Parts | None = None,
 ) -> Launch:
     """The launch that takes the tangent step X - lr R, given the norms of R and D."""
     n, d, k = X.shape
+    high, wide = (d, k) if parts is None else parts.values.shape[2:]
     arguments = {
-        "Y_ptr": Y, "X_ptr": X, "R_ptr": R, "size_r_ptr": sizes[0], "size_d_ptr": sizes[1],
-        "lr_ptr": lr, "d": d, "k": k, "stride_x": X.stride(), "stride_r": R.stride(),
-        "LONGEST": longest, "LARGEST": torch.finfo(torch.float32).max, "BLOCK": BLOCK,
+        "Y_ptr": Y, "parts_ptr": None if parts is None else parts.values,
+        "units_ptr": None if parts is None else parts.units, "X_ptr": X, "R_ptr": R,
+        "size_r_ptr": sizes[0], "size_d_ptr": sizes[1], "lr_ptr": lr, "d": d, "k": k,
+        "high": high, "wide": wide, "stride_x": X.stride(), "stride_r": R.stride(),
+        "LONGEST": longest, "LARGEST": torch.finfo(torch.float32).max,
+        "SPLIT": parts is not None, "BLOCK": BLOCK,
     }  # fmt: skip
-    return Launch(_cut, n * triton.cdiv(d * k, BLOCK), arguments)
+    return Launch(_cut, n * triton.cdiv(high * wide, BLOCK), arguments)
 
 
 def decide_of(
@@ -195,14 +232,22 @@ def series_of(
     P2: Float[Tensor, "n k k"],
     long: Bool[Tensor, "n"],
     numbers: Float[Tensor, "9 n"],
+    parts: Parts | None = None,
 ) -> Launch:
-    """The launch that makes the matrices of the series."""
+    """The launch that makes the matrices of the series, $Q^2$, V and T.
+
+    If there are `parts` for T the first two are parts, too, in the same units.
+    """
     n, k, _ = P.shape
+    wide = k if parts is None else parts.values.shape[-1]
     arguments = {
-        "Q2_ptr": made[0], "V_ptr": made[1], "T_ptr": made[2], "P_ptr": P, "P2_ptr": P2,
-        "long_ptr": long, "numbers_ptr": numbers, "n": n, "k": k, "BLOCK": BLOCK,
+        "Q2_ptr": made[0], "V_ptr": made[1], "T_ptr": made[2],
+        "T_parts_ptr": None if parts is None else parts.values, "P_ptr": P, "P2_ptr": P2,
+        "long_ptr": long, "numbers_ptr": numbers,
+        "units_ptr": None if parts is None else parts.units, "n": n, "k": k, "wide": wide,
+        "SPLIT": parts is not None, "BLOCK": BLOCK,
     }  # fmt: skip
-    return Launch(_series, n * triton.cdiv(k * k, BLOCK), arguments)
+    return Launch(_series, n * triton.cdiv(wide * wide, BLOCK), arguments)
 
 
 def inverse_root_series(

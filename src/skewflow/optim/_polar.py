@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.precision import full_precision, is_coarse, is_exact, users_precision
+from ..kernels.multiply_parts import is_faster
 from ..kernels.multiply_where import has_kernel, multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
 from ._replayed import on_device
@@ -65,6 +66,8 @@ def polar_step(
             y, t = _step_on_host(X[0], D[0], lr, tangent)
             return y[None], None if t is None else t[None]
     coarse = is_coarse(X)
+    if not coarse and is_faster(X):
+        return _step_of_parts(X, D, lr, tangent=tangent)
     with nullcontext() if coarse else full_precision():
         S = X.mT @ D
         R = torch.baddbmm(D, X, S.mT, alpha=-1)
@@ -78,9 +81,26 @@ def polar_step(
         return _retracted(X, R, D, lr), T
 
 
+def _step_of_parts(
+    X: Tensor, D: Tensor, lr: float | Tensor, *, tangent: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The same on CUDA by products of float16 parts, which are as exact as float32."""
+    from ..kernels._polar_parts_triton import Limits
+    from ..kernels._polar_parts_triton import polar_step as step
+
+    lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
+    limits = Limits(LONGEST, _longest_for_one_term(X), _intervals(X.dtype, X.device), WIDEST)
+    return step(X, D, lr, limits, tangent=tangent)
+
+
 def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """The nearest point to X - lr R."""
-    return _retracted_there(X, R, D, lr, math.sqrt(8 / 3 * _allowed(X)))
+    return _retracted_there(X, R, D, lr, _longest_for_one_term(X))
+
+
+def _longest_for_one_term(X: Tensor) -> float:
+    """Largest norm of P for which one term of the series is enough."""
+    return math.sqrt(8 / 3 * _allowed(X))
 
 
 def _allowed(X: Tensor) -> float:

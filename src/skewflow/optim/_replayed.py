@@ -13,7 +13,7 @@ WARM_UP = 2
 
 LARGEST = 1 << 22
 """Most entries of the points: larger steps keep the device busy by themselves, and what a graph
-computes on the way, about eight times the points, stays allocated."""
+computes on the way, about twelve times the points, stays allocated."""
 
 Step = Callable[[Sequence[Tensor], Tensor], None]
 """Takes gradients and the learning rate, a float64 on the device. All else that it reads or writes

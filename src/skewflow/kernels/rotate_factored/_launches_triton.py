@@ -1,7 +1,7 @@
 """The memory and the launches of factored steps on CUDA, for weights of one shape."""
 
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -10,29 +10,10 @@ from torch import Tensor
 
 from .._graphs import capture
 from .._triton import Launch
+from ..multiply_parts._triton import Tiles
 from . import _products_triton as products
 from . import _triton as kernels
 from .reference import LONGEST, coefficients, longest_for, num_rounds
-
-
-class Tiles(NamedTuple):
-    """How a product is cut: rows and columns of a program's tile, entries of the sums at a time.
-
-    So few registers that two programs run side by side are worth some that are spilled.
-    """
-
-    high: int
-    wide: int
-    depth: int
-    warps: int
-    stages: int
-    registers: int | None = None
-
-    @property
-    def options(self) -> dict[str, int | None]:
-        """For the compiler."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
-
 
 APPLY = Tiles(128, 128, 32, 8, 3, 128)
 MULTIPLY, MULTIPLY_SMALL = Tiles(128, 128, 32, 8, 3), Tiles(64, 64, 32, 4, 3)

@@ -10,8 +10,9 @@ twice their speed; and a factor is split once, not at every use. `split` of the 
 import triton
 import triton.language as tl
 
+from ..multiply_parts._triton import dot_of_parts, halves
 from ..multiply_where._triton import tile_at
-from ._triton import UNIT, halves
+from ._triton import UNIT
 
 
 @triton.jit
@@ -221,9 +222,7 @@ def _multiply(
         else:
             X = tl.load(at, mask=before & (inner < b)[:, None], other=0.0)
             right, right_rest = halves(X * (1 / UNIT))
-        total = tl.dot(low, right, total)
-        total = tl.dot(high, right_rest, total)
-        total = tl.dot(high, right, total)
+        total = dot_of_parts(high, low, right, right_rest, total)
     total *= tl.load(left_units_ptr + matrix * left_units_n + rows, mask=above, other=0.0)
     if SPLIT:
         total *= tl.load(right_units_ptr + matrix * left_units_n + columns, mask=before, other=0.0)
@@ -271,9 +270,7 @@ def _apply(
             L, C = tl.load(at_l, mask=above, other=0.0), tl.load(at_c, mask=before, other=0.0)
             L_rest = tl.load(at_l + size * wide_d, mask=above, other=0.0)
             C_rest = tl.load(at_c + size * wide_k, mask=before, other=0.0)
-            total = tl.dot(L_rest, C, total)
-            total = tl.dot(L, C_rest, total)
-            total = tl.dot(L, C, total)
+            total = dot_of_parts(L, L_rest, C, C_rest, total)
             at_l += DEPTH * wide_d
             at_c += DEPTH * wide_k
         C_units_ptr += matrix * wide_k + column

@@ -11,6 +11,7 @@ the large ones, of pairs of float16.
 import triton
 import triton.language as tl
 
+from ..multiply_parts._triton import halves
 from ..multiply_where._triton import tile_at, tile_product
 
 UNIT = tl.constexpr(2.0**-15)
@@ -18,13 +19,6 @@ UNIT = tl.constexpr(2.0**-15)
 
 UNIT_OF_P = tl.constexpr(2.0**-11)
 """Of those of the series, at most (e^4 - 1) / 4."""
-
-
-@triton.jit
-def halves(x):
-    """The two float16 parts of numbers below 2^16."""
-    high = x.to(tl.float16)
-    return high, (x - high.to(tl.float32)).to(tl.float16)
 
 
 @triton.jit

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..multiply_parts.reference import parts_of
+
 LONGEST = 4.0
 """Largest norm of a step for which the series is taken: its terms, and their rounding, grow."""
 
@@ -94,9 +96,8 @@ def split(
     parts times each other are left out. The largest entry of a row is between 2^14 and 2^15.
     """
     exponent = x.abs().amax(-1).frexp().exponent.clamp(min=-111)
-    scaled = torch.ldexp(x, 15 - exponent[..., None])
-    high = scaled.half()
-    return high, (scaled - high).half(), torch.ldexp(torch.ones_like(x[..., 0]), exponent - 15)
+    unit = torch.ldexp(torch.ones_like(x[..., 0]), exponent - 15)
+    return *parts_of(x, unit[..., None]), unit
 
 
 def coefficients(m: int) -> tuple[float, float]:

@@ -1,0 +1,20 @@
+"""Products of float32 matrices whose factors are split into two float16 parts."""
+
+import torch
+from torch import Tensor
+
+SMALLEST = 512
+"""Least number of rows and of columns for which CUDA multiplies parts faster than float32."""
+
+SHARED = 200 * 1024
+"""Bytes of shared memory that a program must be able to have: on GPUs for data centres since 9.0.
+Nothing else was measured."""
+
+
+def is_faster(X: Tensor) -> bool:
+    """Whether steps of such points are to multiply parts: float32 on CUDA, large enough."""
+    if X.device.type != "cuda" or X.dtype != torch.float32 or min(X.shape[-2:]) < SMALLEST:
+        return False
+    from .._triton import shared_memory
+
+    return shared_memory(X.device) >= SHARED
