@@ -21,7 +21,7 @@ def stepped(X, D, lr, device, parts=False):
     if parts:
         return _polar._step_of_parts(X, D, lr, tangent=False)[0].cpu()
     R = D - X @ D.mT @ X
-    return _polar._retracted_there(X, R, D, lr, _polar._longest_for_one_term(X)).cpu()
+    return _polar._retracted(X, R, D, lr).cpu()
 
 
 @pytest.mark.parametrize("parts", [False, True])

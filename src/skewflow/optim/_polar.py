@@ -93,17 +93,13 @@ def _step_of_parts(
     return step(X, D, lr, limits, tangent=tangent)
 
 
-def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
-    """The nearest point to X - lr R."""
-    return _retracted_there(X, R, D, lr, _longest_for_one_term(X))
-
-
 def _longest_for_one_term(X: Tensor) -> float:
     """Largest norm of P for which one term of the series is enough."""
     return math.sqrt(8 / 3 * _allowed(X))
 
 
 def _allowed(X: Tensor) -> float:
+    """The largest next term of a series that ends early."""
     return ERROR[X.dtype] * math.sqrt(X.shape[-1])
 
 
@@ -126,7 +122,8 @@ def _step_on_host(
         square = X.shape[-2] == X.shape[-1]
         T = R.mul_(0.5) if square else add(D, X, S + S.mT, alpha=-0.5)
     P = _gram(Y)
-    size, allowed = float(torch.linalg.vector_norm(P)), _allowed(X)
+    size = float(torch.linalg.vector_norm(P, dim=(-2, -1)).max())
+    allowed = _allowed(X)
     if 3 / 8 * size**2 <= allowed:
         return add(Y, Y, P, alpha=-0.5), T
     if 5 / 16 * size**3 <= allowed:
@@ -140,11 +137,9 @@ def _step_on_host(
     return _nearest(X, Y, P), T
 
 
-def _retracted_there(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor, longest: float) -> Tensor:
-    """The nearest point to X - lr R on CUDA, where the device finds out how long a step is.
-
-    One term of the series is enough where the norm of P is at most `longest`.
-    """
+def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
+    """The nearest point to X - lr R on CUDA, where the device finds out how long a step is."""
+    longest = _longest_for_one_term(X)
     if not has_kernel(X):
         Y = _cut_step(X, R, D, lr)
         P = _gram(Y)

@@ -80,7 +80,7 @@ class Replayed:
         read, number = self._inputs or list(grads), self._lr
         try:
             self._graph = self._graphs.capture(lambda: step(read, number))
-        except Exception:  # whatever it was, the plain step meets it again or goes well
+        except RuntimeError:  # of CUDA or its memory: the plain step meets it again or goes well
             self._graph, self._inputs, self._failed = None, None, True
         return not self._failed
 

@@ -36,6 +36,7 @@ def suite(monkeypatch):
         "pca": Entry(None, lambda device: PCA(7, 3, device=device), (1.0, 1.0)),
     }
     monkeypatch.setattr(module, "SUITE", entries)
+    monkeypatch.setattr(race, "PAUSE", 0.0)
     module._problem.cache_clear()
     yield
     module._problem.cache_clear()

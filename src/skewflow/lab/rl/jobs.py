@@ -80,8 +80,7 @@ class Trainee(Generic[Strategy]):
             common_seeds=config.common_starts,
             seed=job.seed,
         )
-        self._curve: list[dict[str, Any]] = []
-        self._lines: list[str] = []  # the curve for `state_dict`, which is called so often
+        self._curve: list[str] = []  # rows as JSON, since `state_dict` is called so often
         self._balance: list[dict[str, Any]] = []
         self._rho_every = config.rho_every
         if job.method == "stoch-ortRNN" and config.rho_every:
@@ -100,21 +99,19 @@ class Trainee(Generic[Strategy]):
         after_step(self.params, job.method, self.strategy.generation, job.project_every)
         drift = None if job.method in FREE else relative_error(self.params["W"])
         row = {**asdict(record), "drift": drift, **measured}
-        self._curve.append(row)
-        self._lines.append(json.dumps(row))
+        self._curve.append(json.dumps(row))
         return row
 
     def state_dict(self) -> dict[str, Any]:
         """What a stopped run goes on from."""
         # As one string: to pickle a thousand rows takes longer than all else in a generation.
-        kept = {"curve": "\n".join(self._lines), "balance": self._balance}
+        kept = {"curve": "\n".join(self._curve), "balance": self._balance}
         return {"strategy": self.strategy.state_dict(), **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self.strategy.load_state_dict(state["strategy"])
-        self._lines, self._balance = state["curve"].splitlines(), state["balance"]
-        self._curve = [json.loads(line) for line in self._lines]
+        self._curve, self._balance = state["curve"].splitlines(), state["balance"]
 
     def policy(self) -> dict[str, Any]:
         """The last centre, what it normalises by, and the seed of its first score."""
@@ -125,12 +122,13 @@ class Trainee(Generic[Strategy]):
 
     def result(self, ends: Sequence[Outcome]) -> dict[str, Any]:
         """What is kept of the job, with the scores of its last centre."""
-        drifts = [row["drift"] for row in self._curve if row["drift"] is not None]
+        rows = [json.loads(line) for line in self._curve]
+        drifts = [row["drift"] for row in rows if row["drift"] is not None]
         measured = {"rho": self._balance} if self._balance else {}
         return {
             "score": fmean(end.value for end in ends),
-            "steps": self._curve[-1]["steps"],
+            "steps": rows[-1]["steps"],
             "drift": max(drifts, default=None),
-            "curve": [row["score"] for row in self._curve],
+            "curve": [row["score"] for row in rows],
             **measured,
         }
