@@ -14,9 +14,9 @@ import torch
 
 from ._weights import Weight
 
-MOST_OPERATIONS = 2e9
-"""Of an exact step on a CPU: a square matrix of 630 rows. With an exact gradient blocks make
-(s - 1) / (d - 1) of its progress."""
+MOST_OPERATIONS = {"cpu": 2e9, "cuda": 1e11}
+"""Of an exact step: a square matrix of 630 rows on a CPU, of 2300 on CUDA, where it takes about a
+millisecond on an H200. With an exact gradient blocks make (s - 1) / (d - 1) of its progress."""
 
 
 @cache
@@ -65,10 +65,8 @@ def auto_choice(weight: Weight, group: dict[str, Any]) -> Choice:
     cheapest = "the largest size that costs at most twice SGD"
     if group["sampler"] != "uniform" or group["retraction"] != "exp" or "betas" in group:
         return Choice(size, cheapest)
-    if weight.p.device.type != "cpu":
-        return Choice(size, cheapest)
     operations = 8.0 * n * d * k * k  # of four products
-    if operations > MOST_OPERATIONS:
+    if operations > MOST_OPERATIONS["cuda" if weight.p.device.type == "cuda" else "cpu"]:
         return Choice(size, f"{cheapest}; an exact step takes {operations:.0e} operations")
     return Choice(d, f"which take only {operations:.0e} operations")
 

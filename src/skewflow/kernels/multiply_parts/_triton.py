@@ -17,8 +17,7 @@ from ..multiply_where._triton import tile_at
 class Tiles(NamedTuple):
     """How a product is cut: rows and columns of a program's tile, entries of the sums at a time.
 
-    So few registers that two programs run side by side are worth some that are spilled. A program
-    of `multiply_parts` may compute its tile `twice`, and the one to the right of it, too.
+    So few registers that two programs run side by side are worth some that are spilled.
     """
 
     high: int
@@ -27,7 +26,6 @@ class Tiles(NamedTuple):
     warps: int
     stages: int
     registers: int | None = None
-    twice: bool = False
 
     @property
     def options(self) -> dict[str, int | None]:
@@ -35,17 +33,12 @@ class Tiles(NamedTuple):
         return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
-TILES = [
-    Tiles(128, 128, 64, 8, 2, twice=True),
-    Tiles(128, 128, 64, 8, 3),
-    Tiles(64, 128, 64, 4, 2),
-    Tiles(64, 64, 64, 4, 3),
-]
-SYMMETRIC_TILES = [Tiles(128, 128, 64, 8, 3), Tiles(64, 128, 64, 4, 2), Tiles(64, 64, 64, 4, 3)]
-"""From large to small; those of products of which only half is computed."""
+TILES = [Tiles(128, 128, 64, 8, 3), Tiles(64, 64, 64, 4, 3)]
+"""From large to small."""
 
-ENOUGH = 110
-"""Tiles that keep the device busy: the largest of which there are so many are taken."""
+ENOUGH = 256
+"""Tiles that keep the device busy: the large ones are taken if there are so many of them, and twice
+as many if only half of them is computed. Measured on an H200."""
 
 PADDED = 64
 """Rows and columns of the parts are filled up with zeros to multiples of it, so that the products
@@ -127,13 +120,51 @@ def _store(
 
 
 @triton.jit
-def _finish(
-    total, rows, columns, matrix, unit, out_ptr, parts_ptr, parts_units_ptr, C_ptr, beta, a, c,
-    parts_a, parts_c, stride_c,
-    HAS_OUT: tl.constexpr, HAS_PARTS: tl.constexpr, HAS_C: tl.constexpr, SYMMETRIC: tl.constexpr,
-    MINUS_I: tl.constexpr,
+def _multiply(
+    out_ptr, parts_ptr, parts_units_ptr, A_ptr, A_units_ptr, B_ptr, B_units_ptr, C_ptr, alpha_ptr,
+    live_ptr, alpha, beta, a, b, c, parts_a, parts_c, A_n, A_low, A_row, A_inner, B_n, B_low,
+    B_inner, B_column, stride_c,
+    HAS_OUT: tl.constexpr, HAS_PARTS: tl.constexpr, HAS_C: tl.constexpr, HAS_ALPHA: tl.constexpr,
+    HAS_LIVE: tl.constexpr, SYMMETRIC: tl.constexpr, MINUS_I: tl.constexpr, HIGH: tl.constexpr,
+    WIDE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """From the sums of a tile to what is stored."""
+    """Compute alpha A B + beta C, less I, into `out` (n, a, c) and parts (n, 2, parts_a, parts_c).
+
+    Tensor cores cut off the last bit of a sum, which they do not round: over long sums that adds
+    up, since it is always a loss. So the sums over `DEPTH` are added up outside of them.
+    """
+    down, across = tl.cdiv(a, HIGH), tl.cdiv(c, WIDE)
+    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
+    if HAS_LIVE:  # noqa: SIM102 where it is not, there is no pointer
+        if tl.load(live_ptr + matrix) == 0:
+            return
+    row, column = tile_at(tl.program_id(0) % (down * across), down, across)
+    # Where a tile begins takes 64 bits, the way to its entries 32, which saves registers.
+    row, column = row.to(tl.int64) * HIGH, column.to(tl.int64) * WIDE
+    if SYMMETRIC:  # noqa: SIM102 as above
+        if row >= column + WIDE:  # below the diagonal
+            return
+    rows, columns = tl.arange(0, HIGH)[:, None], tl.arange(0, WIDE)[None, :]
+    inner = tl.arange(0, DEPTH)
+    at_a = A_ptr + matrix * A_n + row * A_row + (rows * A_row + inner[None, :] * A_inner)
+    at_b = (
+        B_ptr + matrix * B_n + column * B_column + (inner[:, None] * B_inner + columns * B_column)
+    )
+    above, before = row + rows < parts_a, column + columns < parts_c
+    total = tl.zeros((HIGH, WIDE), tl.float32)
+    for _ in range(0, b, DEPTH):
+        A = tl.load(at_a, mask=above, other=0.0)
+        A_rest = tl.load(at_a + A_low, mask=above, other=0.0)
+        B = tl.load(at_b, mask=before, other=0.0)
+        B_rest = tl.load(at_b + B_low, mask=before, other=0.0)
+        total += dot_of_parts(A, A_rest, B, B_rest, tl.zeros((HIGH, WIDE), tl.float32))
+        at_a += DEPTH * A_inner
+        at_b += DEPTH * B_inner
+    total *= tl.load(A_units_ptr + matrix)
+    unit = tl.load(B_units_ptr + matrix) * alpha
+    if HAS_ALPHA:
+        unit *= tl.load(alpha_ptr + matrix)
+    rows, columns = row + rows, column + columns
     total *= unit
     present, inside = (rows < a) & (columns < c), (rows < parts_a) & (columns < parts_c)
     if HAS_C:
@@ -159,74 +190,6 @@ def _finish(
         total, rows, columns, present, inside,
         out_ptr, c, parts_ptr, parts_c, low, scale, HAS_OUT, HAS_PARTS,
     )  # fmt: skip
-
-
-@triton.jit
-def _multiply(
-    out_ptr, parts_ptr, parts_units_ptr, A_ptr, A_units_ptr, B_ptr, B_units_ptr, C_ptr, alpha_ptr,
-    live_ptr, alpha, beta, a, b, c, parts_a, parts_c, A_n, A_low, A_row, A_inner, B_n, B_low,
-    B_inner, B_column, stride_c,
-    HAS_OUT: tl.constexpr, HAS_PARTS: tl.constexpr, HAS_C: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_LIVE: tl.constexpr, SYMMETRIC: tl.constexpr, MINUS_I: tl.constexpr, HIGH: tl.constexpr,
-    WIDE: tl.constexpr, DEPTH: tl.constexpr, TWICE: tl.constexpr,
-):  # fmt: skip
-    """Compute alpha A B + beta C, less I, into `out` (n, a, c) and parts (n, 2, parts_a, parts_c).
-
-    Tensor cores cut off the last bit of a sum, which they do not round: over long sums that adds
-    up, since it is always a loss. So the sums over `DEPTH` are added up outside of them; of two
-    tiles side by side, if it is `TWICE`, one after the other, for which the registers suffice.
-    """
-    across = tl.cdiv(c, 2 * WIDE) if TWICE else tl.cdiv(c, WIDE)
-    down = tl.cdiv(a, HIGH)
-    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    if HAS_LIVE:  # noqa: SIM102 where it is not, there is no pointer
-        if tl.load(live_ptr + matrix) == 0:
-            return
-    row, column = tile_at(tl.program_id(0) % (down * across), down, across)
-    # Where a tile begins takes 64 bits, the way to its entries 32, which saves registers.
-    row, column = row.to(tl.int64) * HIGH, column.to(tl.int64) * (2 * WIDE if TWICE else WIDE)
-    if SYMMETRIC:  # noqa: SIM102 as above
-        if row >= column + (2 * WIDE if TWICE else WIDE):  # below the diagonal
-            return
-    rows, columns = tl.arange(0, HIGH)[:, None], tl.arange(0, WIDE)[None, :]
-    inner = tl.arange(0, DEPTH)
-    at_a = A_ptr + matrix * A_n + row * A_row + (rows * A_row + inner[None, :] * A_inner)
-    at_b = (
-        B_ptr + matrix * B_n + column * B_column + (inner[:, None] * B_inner + columns * B_column)
-    )
-    above, before = row + rows < parts_a, column + columns < parts_c
-    total = tl.zeros((HIGH, WIDE), tl.float32)
-    if TWICE:
-        other, beyond = total, column + WIDE + columns < parts_c
-    for _ in range(0, b, DEPTH):
-        A = tl.load(at_a, mask=above, other=0.0)
-        A_rest = tl.load(at_a + A_low, mask=above, other=0.0)
-        B = tl.load(at_b, mask=before, other=0.0)
-        B_rest = tl.load(at_b + B_low, mask=before, other=0.0)
-        total += dot_of_parts(A, A_rest, B, B_rest, tl.zeros((HIGH, WIDE), tl.float32))
-        if TWICE:
-            B = tl.load(at_b + WIDE * B_column, mask=beyond, other=0.0)
-            B_rest = tl.load(at_b + (B_low + WIDE * B_column), mask=beyond, other=0.0)
-            other += dot_of_parts(A, A_rest, B, B_rest, tl.zeros((HIGH, WIDE), tl.float32))
-        at_a += DEPTH * A_inner
-        at_b += DEPTH * B_inner
-    unit = tl.load(A_units_ptr + matrix)
-    total *= unit
-    if TWICE:
-        other *= unit
-    unit = tl.load(B_units_ptr + matrix) * alpha
-    if HAS_ALPHA:
-        unit *= tl.load(alpha_ptr + matrix)
-    rows, columns = row + rows, column + columns
-    _finish(
-        total, rows, columns, matrix, unit, out_ptr, parts_ptr, parts_units_ptr, C_ptr, beta, a, c,
-        parts_a, parts_c, stride_c, HAS_OUT, HAS_PARTS, HAS_C, SYMMETRIC, MINUS_I,
-    )  # fmt: skip
-    if TWICE:
-        _finish(
-            other, rows, columns + WIDE, matrix, unit, out_ptr, parts_ptr, parts_units_ptr, C_ptr,
-            beta, a, c, parts_a, parts_c, stride_c, HAS_OUT, HAS_PARTS, HAS_C, SYMMETRIC, MINUS_I,
-        )  # fmt: skip
 
 
 class Parts(NamedTuple):
@@ -330,18 +293,17 @@ def product_of(
         "HAS_OUT": out is not None, "HAS_PARTS": parts is not None, "HAS_C": C is not None,
         "HAS_ALPHA": each, "HAS_LIVE": live is not None, "SYMMETRIC": symmetric,
         "MINUS_I": minus_identity, "HIGH": tile.high, "WIDE": tile.wide, "DEPTH": tile.depth,
-        "TWICE": tile.twice,
     }  # fmt: skip
     return Launch(_multiply, n * _num_tiles(tile, a, c), arguments, **tile.options)
 
 
 def _tiles_for(n: int, a: int, c: int, symmetric: bool) -> Tiles:
     """The largest tiles of which there are enough, or the smallest."""
-    for tile in SYMMETRIC_TILES if symmetric else TILES:
+    for tile in TILES:
         if n * _num_tiles(tile, a, c) >= (2 * ENOUGH if symmetric else ENOUGH):
             break
     return tile
 
 
 def _num_tiles(tile: Tiles, a: int, c: int) -> int:
-    return triton.cdiv(a, tile.high) * triton.cdiv(c, 2 * tile.wide if tile.twice else tile.wide)
+    return triton.cdiv(a, tile.high) * triton.cdiv(c, tile.wide)
