@@ -67,5 +67,5 @@ def haar(
     Q, R = torch.linalg.qr(Z)
     Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(work).unsqueeze(-2)
     if special:
-        Q[..., 0] *= torch.linalg.det(Q).sign().unsqueeze(-1)
+        Q[..., 0] *= torch.linalg.slogdet(Q).sign.unsqueeze(-1)  # det is 0 for many rows
     return Q.to(dtype).contiguous()  # LAPACK leaves it column by column
