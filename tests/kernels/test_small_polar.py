@@ -46,7 +46,8 @@ def test_steps_are_those_of_the_reference(shape, momentum, columns, generator, d
     case = Case(*shape, generator, device, n=2, num=3, columns=columns, momentum=momentum)
     case.check(plan_small_polar, reference, steps=(0, 1))
     assert not case.flags.any()
-    assert max(float(orthogonality_error(X).max()) for X in case.Xs) < 2e-6
+    k = case.Xs[0].shape[-1]
+    assert max(float(orthogonality_error(X).max()) for X in case.Xs) < 5e-7 * k**0.5
 
 
 @pytest.mark.parametrize("lr", RATES)
