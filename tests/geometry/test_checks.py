@@ -77,6 +77,14 @@ def test_rotations_are_special_and_reflections_are_not(generator):
     assert "Negate one column" in check.reason
 
 
+def test_a_large_reflection_is_refused(generator):
+    X = random_stiefel(600, generator=generator, dtype=torch.float32)
+    X[:, 0] *= torch.linalg.slogdet(X.double()).sign
+    assert check_special(X)
+    X[:, 0] *= -1
+    assert "1 of its matrices have determinant -1" in check_special(X).reason
+
+
 def test_a_matrix_off_the_manifold_is_not_special_for_that_reason():
     X = 2 * torch.eye(3)
     assert check_special(X) == check_stiefel(X)

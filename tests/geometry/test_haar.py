@@ -66,6 +66,15 @@ def test_batch_dimensions_lead(batch, special, generator):
     assert len({x.numpy().tobytes() for x in X.reshape(-1, 4, 4)}) == math.prod(batch)
 
 
+def test_large_rotations_have_no_lost_column(generator):
+    X = haar(600, special=True, batch=(2,), generator=generator)
+    assert X.dtype == torch.float32
+    assert check_special(X)
+    sign, log = torch.linalg.slogdet(X.double())
+    assert sign.tolist() == [1.0, 1.0]
+    assert log.abs().max() < 1e-3
+
+
 def test_every_entry_of_a_point_of_o3_is_uniform(rotations_and_reflections):
     """Archimedes: a coordinate of a uniform point of the sphere in R^3 is uniform on [-1, 1]."""
     for i in range(3):

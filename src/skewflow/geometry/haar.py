@@ -67,5 +67,6 @@ def haar(
     Q, R = torch.linalg.qr(Z)
     Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(work).unsqueeze(-2)
     if special:
-        Q[..., 0] *= torch.linalg.slogdet(Q).sign.unsqueeze(-1)  # det is 0 for many rows
+        # The determinant itself, a product of pivots, underflows to zero from about 400 rows on.
+        Q[..., 0] *= torch.linalg.slogdet(Q).sign.unsqueeze(-1)
     return Q.to(dtype).contiguous()  # LAPACK leaves it column by column
