@@ -72,6 +72,9 @@ class Experiment(ABC, Generic[Config]):
     local: frozenset[str] = frozenset()
     """Settings that say how a run is done and not what comes out: they are not recorded, and a
     resumed run may have others."""
+    parts: frozenset[str] = frozenset()
+    """Settings that choose some of the cells: the command names them, and a resumed run may have
+    others, whose cells stay in its folder."""
 
     def missing(self) -> str | None:
         """What has to be installed before it can run, in words; None if nothing."""

@@ -58,11 +58,12 @@ def execute(
         RunError: If the folder holds another run, or cannot be written.
     """
     folder = out / experiment.name
+    free = experiment.local | experiment.parts
     wanted = {
         "experiment": experiment.name,
         "preset": preset,
         "command": command_line(experiment, config, preset),
-        "config": {k: v for k, v in asdict(config).items() if k not in experiment.local},
+        "config": {k: v for k, v in asdict(config).items() if k not in free},
     }
     cells = experiment.cells(config)
     _check_finite(config)

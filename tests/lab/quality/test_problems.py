@@ -1,5 +1,7 @@
 """The problems: gradients, optima, starts, and the order of data, against what shares no code."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -222,11 +224,18 @@ def test_a_point_that_is_far_or_not_finite_has_none():
 
 
 @pytest.mark.parametrize("name", SUITE)
-def test_a_reduced_problem_is_a_smaller_one_of_the_same_kind(name):
+def test_reduced_and_tiny_problems_are_smaller_ones_of_the_same_kind(name):
     entry = SUITE[name]
-    small = entry.make("reduced", "cpu")
-    assert isinstance(small, entry.full.func) and entry.full.func is entry.reduced.func
-    sizes = zip(entry.full.args, entry.reduced.args, strict=True)
-    assert all(full > reduced for full, reduced in sizes)
+    small = entry.make("tiny", "cpu")
+    assert isinstance(small, entry.kind)
+    sizes = zip(entry.full, entry.reduced, entry.tiny, strict=True)
+    assert all(full > reduced > tiny for full, reduced, tiny in sizes)
     assert (small.shape[-1] == small.shape[-2]) != ("pca" in name)
-    assert entry.budget("full") == entry.seconds[0] and entry.budget("reduced") == entry.seconds[1]
+    budgets = [entry.budget(size) for size in ("full", "reduced", "tiny")]
+    assert budgets == [*entry.seconds, entry.seconds[1]]
+
+
+def test_a_size_is_made_from_its_own_numbers():
+    entry = replace(SUITE["pca"], full=(9, 4), reduced=(7, 3), tiny=(5, 2))
+    shapes = [entry.make(size, "cpu").shape for size in ("full", "reduced", "tiny")]
+    assert shapes == [(9, 4), (7, 3), (5, 2)]

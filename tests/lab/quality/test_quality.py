@@ -1,6 +1,7 @@
 """`skewflow bench quality`: runs, goes on after it was stopped, and refuses what cannot run."""
 
 import json
+import types
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from rich.console import Console
 
 from helpers import assert_close
+from skewflow.geometry import project
 from skewflow.lab.bench.quality import experiment as module
 from skewflow.lab.bench.quality import methods, race
 from skewflow.lab.bench.quality.experiment import Quality
@@ -17,7 +19,7 @@ from skewflow.lab.bench.quality.stochastic_problems import WideLinear
 from skewflow.lab.bench.quality.suite import Entry
 from skewflow.lab.files import RunError
 from skewflow.lab.report.command import build
-from skewflow.lab.reproduce import execute
+from skewflow.lab.reproduce import command_line, execute
 
 # Importing pogo and geoopt compiles with torch, which warns about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script")
@@ -32,8 +34,8 @@ def small(**options):
 def suite(monkeypatch):
     """Problems that take no time."""
     entries = {
-        "procrustes": Entry(None, lambda device: Procrustes(6, device=device), (1.0, 1.0)),
-        "pca": Entry(None, lambda device: PCA(7, 3, device=device), (1.0, 1.0)),
+        "procrustes": Entry(Procrustes, (), (), (6,), (1.0, 1.0)),
+        "pca": Entry(PCA, (), (), (7, 3), (1.0, 1.0)),
     }
     monkeypatch.setattr(module, "SUITE", entries)
     monkeypatch.setattr(race, "PAUSE", 0.0)
@@ -72,11 +74,11 @@ def test_a_run_has_every_cell_in_its_tables_and_on_the_page(bench, tmp_path):
 def test_a_stopped_search_goes_on_without_a_trial_done_twice(bench, monkeypatch):
     done = []
 
-    def stopping(problem, method, setting, seconds, limit):
+    def stopping(problem, method, setting, seconds, best, limit):
         if len(done) == limit:
             raise KeyboardInterrupt
         done.append((problem.shape, id(method), setting))
-        return race.trial(problem, method, setting, seconds)
+        return race.trial(problem, method, setting, seconds, best)
 
     for n, limit in enumerate((2, 5, 11)):
         monkeypatch.setattr(module, "trial", lambda *a, limit=limit: stopping(*a, limit))
@@ -89,8 +91,10 @@ def test_a_stopped_search_goes_on_without_a_trial_done_twice(bench, monkeypatch)
 
 
 def test_a_run_can_be_made_in_parts_that_a_last_call_gathers(bench, monkeypatch):
-    bench(problems=("procrustes",))
-    bench(problems=("pca",), resume=True)
+    command = "skewflow bench quality --preset quick --problems"
+    told = bench(problems=("procrustes",))["command"]
+    assert told.startswith(f"{command} procrustes --methods auto dense landing")
+    assert bench(problems=("pca",), resume=True)["command"].startswith(f"{command} pca --methods")
     monkeypatch.setattr(Quality, "run_cell", lambda *_: pytest.fail("nothing is left to do"))
     summary = bench(resume=True)
     assert [p["name"] for p in summary["results"]["problems"]] == ["procrustes", "pca"]
@@ -119,6 +123,59 @@ def test_a_race_without_anybody_is_a_table_of_reasons(bench, monkeypatch):
     summary = bench(methods=("pogo",))  # a legend without lines would warn
     notes = [row["note"] for p in summary["results"]["problems"] for row in p["rows"]]
     assert len(notes) == 2 and all("not installed" in note for note in notes)
+
+
+def test_the_command_names_no_problems_where_all_run():
+    config = Quality.presets["quick"]
+    assert command_line(Quality(), config, "quick") == (
+        "skewflow bench quality --preset quick --device cpu"
+    )
+
+
+def test_a_method_whose_step_outlasts_a_trial_takes_few_of_them(bench, monkeypatch):
+    clock = types.SimpleNamespace(now=0.0, sleep=lambda seconds: None)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(race, "time", clock)
+    monkeypatch.setattr(module, "gradient_ms", lambda *_: 1.0)
+    made = []
+
+    def make(problem, lr, momentum):
+        X, steps = problem.start(), []
+        made.append((lr, momentum, steps))
+
+        def step(number):
+            clock.now += 10.0
+            steps.append(number)
+            X.copy_(project(X - lr * problem.gradient(X, number)))
+
+        return methods.Runner(step, lambda: X)
+
+    monkeypatch.setitem(module.METHODS, "landing", methods.Method(make, momentum=True))
+    summary = bench(problems=("pca",), methods=("landing",))
+    steps = {(lr, mu, len(taken)) for lr, mu, taken in made}
+    best = summary["results"]["problems"][0]["rows"][0]
+    cold = race.FACTOR**-4
+    assert [len(taken) for *_, taken in made] == [2, 1, 1, 1, 1, 1]
+    assert steps == {(cold, 0.0, 2), (cold, 0.0, 1)} | {
+        (race.FACTOR**j, 0.0, 1) for j in (-1, 0, 1)
+    }
+    assert best["ms"] == 10_000.0
+    assert best["note"] == (
+        "a step takes 10 s, longer than a trial: one step at each of three rates, then one run"
+    )
+
+
+@pytest.mark.parametrize("value, far", [(0.5, "3.1e-01"), (float("nan"), "not finite")])
+def test_a_start_off_the_manifold_is_an_error_with_its_distance(bench, monkeypatch, value, far):
+    class Lost(Procrustes):
+        def start(self):
+            return super().start() * torch.tensor([value, 1.0, 1.0, 1.0, 1.0, 1.0])
+
+    entries = {"procrustes": replace(module.SUITE["procrustes"], kind=Lost)}
+    monkeypatch.setattr(module, "SUITE", entries)
+    monkeypatch.setattr(module, "trial", lambda *_: pytest.fail("nothing runs"))
+    with pytest.raises(RunError, match=f"the start of procrustes must be orthonormal: .* is {far}"):
+        bench(problems=("procrustes",))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -16,6 +16,7 @@ from skewflow.lab.bench.quality.race import (
     begin,
     climb,
     finalists,
+    hopeless,
     looks,
     race,
     trial,
@@ -157,15 +158,107 @@ def test_the_search_has_an_end():
     assert set(climb(lambda j: math.inf)) == {1, 0, -1, -2, -3, -4, -5, -6}
 
 
-def test_the_best_setting_races_and_its_halfway_neighbours_or_with_batches_the_one_below():
+def test_a_search_may_end_at_the_first_three_rates():
+    assert set(climb(lambda j: -j, most=3)) == {-1, 0, 1}
+
+
+def test_the_best_setting_races_with_rates_near_it_and_the_best_of_the_other_momentum():
     scores = {Setting(0, 0.9): 2.0, Setting(1, 0.9): 1.0, Setting(0, 0.0): 1.5}
-    near = [Setting(1, 0.9), Setting(1.5, 0.9), Setting(0.5, 0.9)]
-    assert finalists(scores, True) == near
-    assert finalists(scores, False) == [Setting(1, 0.9), Setting(0, 0.9)]
+    scores |= {Setting(-1, 0.0): 1.7, Setting(1, 0.0): math.inf}
+    best, other = Setting(1, 0.9), Setting(0, 0.0)
+    assert finalists(scores, True) == [best, Setting(1.5, 0.9), Setting(0.5, 0.9), other]
+    assert finalists(scores, False) == [best, Setting(0.5, 0.9), Setting(0, 0.9), other]
     one_left = {Setting(0, 0.0): math.inf, Setting(1, 0.0): 1.0}
     assert finalists(one_left, True) == [Setting(e, 0.0) for e in (1, 1.5, 0.5)]
     assert finalists({Setting(0, 0.0): math.inf}, True) == []
     assert finalists({Setting(0, 0.0): math.inf}, False) == []
+    only = {Setting(0, 0.0): 1.0, Setting(0, 0.9): math.inf}
+    assert finalists(only, False) == [Setting(e, 0.0) for e in (0, -0.5, -1)]
+
+
+@pytest.mark.parametrize(
+    "loss, best, optimum, given_up",
+    [
+        (4.1, math.inf, 0.0, True),  # above the start
+        (4.1, math.inf, None, True),
+        (4.0, math.inf, 0.0, False),  # nothing to compare with
+        (3.9, -50.0, None, False),  # how near that is to the optimum, nobody knows
+        (0.4, 0.04, 0.0, False),  # at the pace of the best: half its digits half way
+        (0.8, 0.04, 0.0, False),  # 0.2^3 of the start, below 0.01 of it
+        (0.9, 0.04, 0.0, True),  # 0.225^3
+        (-0.2, -0.96, -1.0, False),  # the same, from 4 above another optimum
+        (-0.1, -0.96, -1.0, True),
+        (1e-3, -1e-8, 0.0, False),  # below an optimum that is known to rounding
+    ],
+)
+def test_half_a_trial_may_show_that_it_is_not_the_best(loss, best, optimum, given_up):
+    start = 3.0 if optimum == -1.0 else 4.0
+    assert hopeless(loss, start, best, optimum) is given_up
+
+
+class Walk(Fake):
+    """A problem whose losses are given: by the first entry of the point, which is orthonormal."""
+
+    losses = (1.0,)
+
+    def loss(self, X):
+        return self.losses[min(int(self.clock.steps), len(self.losses) - 1)]
+
+
+def walk(clock, losses, points=None):
+    """A method whose steps take a second each and have these losses; and how many it took."""
+    problem = Walk(clock)
+    problem.losses, problem.optimum, clock.steps = losses, 0.0, 0
+
+    def make(problem, lr, momentum):
+        def step(number):
+            clock.now += 1.0
+            clock.steps += 1
+
+        def point():
+            return (points or {}).get(clock.steps, problem.start())
+
+        return Runner(step, point)
+
+    return problem, Method(make)
+
+
+def test_a_trial_runs_to_its_end_while_it_may_be_the_best(clock):
+    problem, method = walk(clock, [1.0] * 10 + [0.9] * 9 + [0.5])
+    assert trial(problem, method, Setting(0, 0.0), 20.0, best=0.8) == 0.5
+    assert clock.steps == 20
+
+
+def test_a_trial_that_is_hopeless_half_way_stops_there_with_its_loss(clock):
+    problem, method = walk(clock, [1.0] * 10 + [0.9] * 9 + [0.5])
+    assert trial(problem, method, Setting(0, 0.0), 20.0, best=0.7) == 0.9
+    assert clock.steps == 10
+    problem, method = walk(clock, [1.0] * 10 + [1.1] * 11)
+    assert trial(problem, method, Setting(0, 0.0), 20.0) == 1.1
+    assert clock.steps == 10
+
+
+@pytest.mark.parametrize("bad", [3.0, math.nan])
+@pytest.mark.parametrize("when", [2, 10])
+def test_a_trial_that_is_lost_at_a_look_stops_there(clock, bad, when):
+    problem, method = walk(clock, [1.0], {when: torch.full((5, 2), bad)})
+    assert trial(problem, method, Setting(0, 0.0), 20.0) == math.inf
+    assert clock.steps == when
+
+
+def test_a_trial_takes_one_step_at_least(clock):
+    problem, method = walk(clock, [1.0, 0.5])
+    assert trial(problem, method, Setting(0, 0.0), 0.25) == 0.5
+    assert clock.steps == 1
+
+
+def test_the_first_steps_tell_what_a_step_takes_without_what_it_compiles(clock):
+    problem, method = walk(clock, [1.0])
+    assert warm_up(problem, method) == 1.0 and clock.steps == module.WARM_UP
+    problem, method = walk(clock, [1.0])
+    assert warm_up(problem, method, limit=0.5) == 1.0 and clock.steps == 2
+    problem, method = walk(clock, [1.0])
+    assert warm_up(problem, method, steps=1) == 0.0 and clock.steps == 1
 
 
 def test_learning_rates_start_where_a_step_turns_by_a_radian():
@@ -202,7 +295,7 @@ def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
         each = {"method": method, "lr": 0.1, "momentum": 0.0, "failure": failure}
         found["runs"].append(each | {"curve": [] if failure else run})
     names = {**dict.fromkeys(runs), **(excuses or {})}
-    empty = {"gradient_ms": None, "peak_bytes": None}
+    empty = {"gradient_ms": None, "peak_bytes": None, "remark": None}
     searches = {m: {"excuse": e, **empty} for m, e in names.items()}
     return problem_summary("test", found, searches, ["auto", "s=2", "dense"])
 

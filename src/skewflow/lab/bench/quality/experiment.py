@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from ....geometry.precision import full_precision
 from ...environment import check_device
@@ -17,9 +18,12 @@ from . import report
 from .methods import METHODS, Method
 from .problem import Problem, on_manifold
 from .race import (
+    FIRST_RATES,
     LOOKS,
     MOMENTA,
+    MOST_RATES,
     PROBE,
+    WARM_UP,
     Racer,
     Setting,
     begin,
@@ -32,6 +36,9 @@ from .race import (
     warm_up,
 )
 from .suite import SUITE, Size
+
+START = 1e-4
+"""The largest distance of a start to the manifold, over sqrt(k)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +53,7 @@ class QualityConfig:
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     """Where everything runs."""
     size: Size = "full"
-    """The sizes of the problems' authors, or sizes for two cores."""
+    """The sizes of the problems' authors, sizes for two cores, or for a look at whether it runs."""
     seconds: float | None = None
     """Of each run in the race; those of the suite when omitted. A trial takes a quarter."""
 
@@ -62,12 +69,12 @@ class Quality(Experiment[QualityConfig]):
     title = "Seconds to a gap, beside everything else that keeps matrices orthogonal"
     paper = "Not in the paper: the problems are those of the rivals' papers and codes."
     presets: Mapping[str, QualityConfig] = {
-        "quick": QualityConfig(device="cpu", size="reduced", seconds=0.1),
+        "quick": QualityConfig(device="cpu", size="tiny", seconds=0.1),
         "cpu": QualityConfig(device="cpu", size="reduced"),
         "paper": QualityConfig(device="cuda"),
     }
     preset_help = '"quick" and "cpu" take minutes on a CPU, "paper" needs a GPU.'
-    local = frozenset({"problems"})
+    parts = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:
         """For each problem the searches, then the race."""
@@ -91,15 +98,13 @@ class Quality(Experiment[QualityConfig]):
     def _race(
         self, config: QualityConfig, name: str, problem: Problem, seconds: float, run: Run
     ) -> dict[str, Any]:
-        first, _ = on_manifold(problem.start())
-        assert first is not None
-        start = problem.fresh().loss(first)
+        start = problem.fresh().loss(_first_point(name, problem))
         runs: list[dict[str, Any]] = []
         racers: list[Racer] = []
         for method in config.methods:
             found = run.result(f"{name}_{method}") or {}
             if found["finalists"]:
-                warm_up(problem, METHODS[method])
+                warm_up(problem, METHODS[method], steps=_warm_up_steps(found))
             for each in found["finalists"]:
                 racer = begin(problem, METHODS[method], Setting(each["exponent"], each["momentum"]))
                 runs.append({"method": method, **each})
@@ -175,39 +180,54 @@ def check(config: QualityConfig) -> None:
 
 
 def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) -> dict[str, Any]:
-    """Try learning rates, with and without momentum; trials that are done are not done again."""
+    """Try learning rates, with and without momentum; trials that are done are not done again.
+
+    Where a step takes longer than a trial, a trial is one step, in which momentum is nothing: the
+    first three rates are tried without, and the best of them races alone.
+    """
     method = METHODS[name]
-    result: dict[str, Any] = {"trials": [], "finalists": []}
+    result: dict[str, Any] = {"trials": [], "finalists": [], "slow": False, "remark": None}
     result |= {"gradient_ms": None, "peak_bytes": None}
     result["excuse"] = method.excuse(problem)
-    if result["excuse"] is None:
-        result["excuse"] = warm_up(problem, method)
     if result["excuse"] is not None:
         return result
+    step = warm_up(problem, method, limit=seconds)
+    if isinstance(step, str):
+        return result | {"excuse": step}
     if not method.rates:
         return result | {"finalists": [_named(Setting(0, 0.0), method, problem)]}
     result["gradient_ms"] = gradient_ms(problem, method)
     known: dict[str, float] = (run.load(cell) or {"scores": {}})["scores"]
     scores: dict[Setting, float] = {}
-    momenta = MOMENTA if method.momentum else MOMENTA[:1]
+    momenta, most = MOMENTA if method.momentum else MOMENTA[:1], MOST_RATES
+    if step > seconds:
+        momenta, most = MOMENTA[:1], len(FIRST_RATES)
+        result |= {"slow": True, "remark": report.slow(step)}
     for turn, momentum in enumerate(momenta):
 
         def score(exponent: int, momentum: float = momentum, turn: int = turn) -> float:
             key = f"{exponent} {momentum}"
             if key not in known:
-                known[key] = trial(problem, method, Setting(exponent, momentum), seconds)
+                best = min(known.values(), default=math.inf)
+                known[key] = trial(problem, method, Setting(exponent, momentum), seconds, best)
                 run.save(cell, {"scores": known})
             part = len([k for k in known if k.endswith(f" {momentum}")]) / 6
             run.progress((turn + min(part, 1)) / len(momenta))
             return known[key]
 
-        scores |= {Setting(j, momentum): value for j, value in climb(score).items()}
+        scores |= {Setting(j, momentum): value for j, value in climb(score, most).items()}
     result["trials"] = [_named(s, method, problem) | {"loss": _finite(scores[s])} for s in scores]
-    chosen = finalists(scores, problem.deterministic)
+    chosen = finalists(scores, problem.deterministic)[: 1 if result["slow"] else None]
     if not chosen:
         return result | {"excuse": "lost at every learning rate that was tried"}
     result["finalists"] = [_named(setting, method, problem) for setting in chosen]
-    return result | {"peak_bytes": peak_bytes(problem, method, chosen[0])}
+    peak = peak_bytes(problem, method, chosen[0], _warm_up_steps(result))
+    return result | {"peak_bytes": peak}
+
+
+def _warm_up_steps(found: Mapping[str, Any]) -> int:
+    """After the search; a slow method is not slower by what its first step compiles."""
+    return 1 if found["slow"] else WARM_UP
 
 
 def _named(setting: Setting, method: Method, problem: Problem) -> dict[str, float | None]:
@@ -226,4 +246,18 @@ def _finite(value: float) -> float | None:
 @lru_cache(maxsize=1)
 def _problem(name: str, size: Size, device: str) -> Problem:
     """The cells of a problem come one after the other."""
-    return SUITE[name].make(size, device)
+    problem = SUITE[name].make(size, device)
+    _first_point(name, problem)
+    return problem
+
+
+def _first_point(name: str, problem: Problem) -> Tensor:
+    """The start in float64; a start that is off the manifold is found before anybody runs."""
+    point, error = on_manifold(problem.start())
+    if point is None or error is None or error > START:
+        far = "not finite" if error is None else f"{error:.1e}"
+        raise RunError(
+            f"the start of {name} must be orthonormal: ||X^T X - I||_F / sqrt(k) is {far}, above "
+            f"{START:.0e}. That is an error of the problem; --problems names others."
+        )
+    return point

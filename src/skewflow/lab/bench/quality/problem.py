@@ -115,6 +115,8 @@ def on_manifold(
             if error < 1e-11 * X.shape[-1] ** 0.5:
                 break
             Y = Y - Y @ residual / 2
+            if error**2 < 1e-11 * X.shape[-1] ** 0.5:  # a bound of what is left now
+                break
     return Y, first
 
 

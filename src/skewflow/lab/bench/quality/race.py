@@ -18,18 +18,25 @@ from .problem import Problem, on_manifold
 
 FACTOR = 10**0.5
 """Between neighbouring learning rates of the search."""
+FIRST_RATES = (0, -1, 1)
+"""Where a search begins, in factors from a method's base."""
 MOST_RATES = 8
 """Learning rates that a search tries with one momentum."""
 MOMENTA = (0.0, 0.9)
 PROBE = 0.25
 """A trial of the search takes this part of a run's seconds."""
+EARLY, HALF = 0.1, 0.5
+"""The parts of a trial after which it may be given up."""
+SMALLEST_GAP = 1e-9
+"""Relative to the start: what is below is rounding."""
 LOOKS = 24
 """Evaluations of a run, evenly spaced on a logarithmic scale from 1/200 of it on."""
 PAUSE = 0.04
 """Seconds before a turn on a CPU: the threads of the one before, which may be those of another
 library, wait busily for more work for a while, on the same cores."""
 WARM_UP = 3
-"""Steps of a run that is thrown away before others are timed: they compile kernels."""
+"""Steps of a run that is thrown away before others are timed: they compile kernels, and record
+CUDA graphs."""
 
 
 @dataclass
@@ -81,10 +88,10 @@ class Racer:
         while self.seconds < until:
             left = (until - self.seconds) * self.steps / self.seconds if self.steps else 0.0
             repeat = max(1, min(round(left), 2 * self.steps))
-            self.seconds += self._timed(repeat)
-            self.steps += repeat
+            self.seconds += self.timed(repeat)
 
-    def _timed(self, repeat: int) -> float:
+    def timed(self, repeat: int) -> float:
+        """Take so many steps; returns the seconds of all."""
         cuda = self.problem.device.type == "cuda"
         if cuda:
             torch.cuda.synchronize()
@@ -93,6 +100,7 @@ class Racer:
             self.runner.step(number)
         if cuda:
             torch.cuda.synchronize()
+        self.steps += repeat
         return time.perf_counter() - began
 
     def look(self) -> None:
@@ -147,19 +155,20 @@ def looks(seconds: float) -> list[float]:
     return [seconds * 200 ** (n / (LOOKS - 1) - 1) for n in range(LOOKS)]
 
 
-def climb(score: Callable[[int], float]) -> dict[int, float]:
+def climb(score: Callable[[int], float], most: int = MOST_RATES) -> dict[int, float]:
     """Try 0, -1, 1 and then on beyond the better end, until the best has neighbours.
 
     Args:
         score: Less is better; infinity for a failure.
+        most: How many are tried at most.
 
     Example:
         >>> climb(lambda j: abs(j - 2.2))
         {0: 2.2, -1: 3.2, 1: 1.2000000000000002, 2: 0.20000000000000018, 3: 0.7999999999999998}
     """
     found: dict[int, float] = {}
-    todo = [0, -1, 1]
-    while todo and len(found) < MOST_RATES:
+    todo = [*FIRST_RATES]
+    while todo and len(found) < most:
         j = todo.pop(0)
         found[j] = score(j)
         if not todo:
@@ -185,14 +194,56 @@ COLD = Setting(-4, 0.0)
 """A setting that no method diverges with."""
 
 
-def trial(problem: Problem, method: Method, setting: Setting, seconds: float) -> float:
-    """The last loss of a short run, or infinity."""
+def trial(
+    problem: Problem, method: Method, setting: Setting, seconds: float, best: float = math.inf
+) -> float:
+    """The last loss of a short run, or infinity.
+
+    One that is lost, or has failed, after a tenth or a half of it stops there, and so does one
+    that is hopeless after a half.
+
+    Args:
+        problem: What is minimised.
+        method: By whom.
+        setting: Its rate and momentum.
+        seconds: Of the whole trial; one step at least.
+        best: The least loss of the trials before.
+    """
     racer = begin(problem, method, setting)
     if isinstance(racer, str):
         return math.inf
-    racer.advance(seconds)
-    run = racer.record()
-    return run["curve"][-1]["loss"] if run["failure"] is None else math.inf
+    for part in (EARLY, HALF, 1.0):
+        racer.advance(part * seconds)
+        if racer.record()["failure"] is not None:
+            return math.inf
+        loss = racer.curve[-1]["loss"]
+        if part == HALF and hopeless(loss, racer.curve[0]["loss"], best, problem.optimum):
+            break
+    return loss
+
+
+def hopeless(loss: float, start: float, best: float, optimum: float | None) -> bool:
+    """Whether half a trial shows that its setting is not the best.
+
+    It is if the loss is above that of the start, or if a second half that gains twice the digits of
+    the first, so that the gap becomes its third power, would still end behind the best trial so
+    far. A fixed factor between the gaps would give up runs that converge at the pace of the best:
+    half way, those have half its digits.
+
+    Args:
+        loss: After the half.
+        start: The first loss.
+        best: The last loss of the best trial so far.
+        optimum: The least loss; if nobody knows it, only the start counts.
+
+    Example:
+        >>> hopeless(0.05, 1.0, best=1e-4, optimum=0.0), hopeless(0.01, 1.0, 1e-4, 0.0)
+        (True, False)
+    """
+    if loss > start or optimum is None:
+        return loss > start
+    gap, least = ((value - optimum) / (start - optimum) for value in (loss, best))
+    return gap**3 > max(least, SMALLEST_GAP)
 
 
 def begin(problem: Problem, method: Method, setting: Setting) -> Racer | str:
@@ -205,33 +256,60 @@ def begin(problem: Problem, method: Method, setting: Setting) -> Racer | str:
 
 
 def finalists(scores: Mapping[Setting, float], deterministic: bool) -> list[Setting]:
-    """Who races: the best setting of the trials, and what is near it.
+    """Who races: the best setting of the trials, two rates near it, the best of other momenta.
 
-    With exact gradients those are half way to both neighbours: the best rate lies just below the
-    one that diverges, which a method's grid may meet or miss. With batches, a run that is longer
-    than a trial wants a lower rate, since the noise stays with a constant one: the next lower one.
+    A grid may meet or miss a method's best rate, and where it lies is luck: so the rates are half
+    a factor apart. With exact gradients both neighbours run, since the best rate lies just below
+    the one that diverges. With batches, a run that is longer than a trial wants a lower rate, since
+    the noise stays with a constant one: the half and the whole factor below. Which momentum is
+    better may be luck as well: the best setting with each runs.
+
+    Returns:
+        Three settings, four of a method with momentum, the best first; none if all were lost.
     """
-    finite = [s for s in scores if math.isfinite(scores[s])]
-    if not finite:
+    found = sorted((s for s in scores if math.isfinite(scores[s])), key=lambda s: scores[s])
+    if not found:
         return []
-    best = min(finite, key=lambda s: scores[s])
-    steps = (0.5, -0.5) if deterministic else (-1,)
-    return [best, *(Setting(best.exponent + step, best.momentum) for step in steps)]
+    best = found[0]
+    steps = (0.5, -0.5) if deterministic else (-0.5, -1)
+    near = [Setting(best.exponent + step, best.momentum) for step in steps]
+    others = {s.momentum: s for s in reversed(found) if s.momentum != best.momentum}
+    return [best, *near, *others.values()]
 
 
-def warm_up(problem: Problem, method: Method, setting: Setting = COLD) -> str | None:
-    """Take a few steps of a run that nobody looks at, which compiles kernels; why not, if so."""
+def warm_up(
+    problem: Problem,
+    method: Method,
+    setting: Setting = COLD,
+    *,
+    steps: int = WARM_UP,
+    limit: float = math.inf,
+) -> float | str:
+    """Take a few steps of a run that nobody looks at, which compiles kernels.
+
+    Args:
+        problem: What is minimised.
+        method: By whom.
+        setting: Its rate and momentum.
+        steps: How many.
+        limit: A step of more seconds is the last one; not the first step, which compiles.
+
+    Returns:
+        The seconds of the shortest step but the first, zero if there is none; or why it failed.
+    """
+    times: list[float] = []
     try:
         own = problem.fresh()
         made = method.make(own, setting.lr(method, problem), setting.momentum)
         if isinstance(made, Solver):
             made.solve(0.0)
-        else:
-            for number in range(WARM_UP):
-                made.step(number)
+            return 0.0
+        racer = Racer(own, made)
+        while racer.steps < steps and not (times[1:] and times[-1] > limit):
+            times.append(racer.timed(1))
     except Exception as error:  # as above
         return f"failed: {reason(error)}"
-    return None
+    return min(times[1:], default=0.0)
 
 
 def race(racers: Sequence[Racer], seconds: float, on_look: Callable[[], None]) -> None:
@@ -253,13 +331,13 @@ def gradient_ms(problem: Problem, method: Method) -> float:
     return sorted(times["gradient"])[1]
 
 
-def peak_bytes(problem: Problem, method: Method, setting: Setting) -> int | None:
+def peak_bytes(problem: Problem, method: Method, setting: Setting, steps: int) -> int | None:
     """What a few steps take at most beside the problem, on CUDA."""
     if problem.device.type != "cuda":
         return None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    warm_up(problem, method, setting)
+    warm_up(problem, method, setting, steps=steps)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before

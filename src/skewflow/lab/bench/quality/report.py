@@ -46,7 +46,8 @@ def problem_summary(
     best = _fastest([row for row in rows if not row["ours"]], "seconds")
     hand = _fastest([r for r in rows if r["ours"] and r["method"] != AUTO], "own_seconds")
     for row in rows:
-        row["note"] = row["note"] or _reason(row, best)
+        notes = (row["note"] or _reason(row, best), searches[row["method"]]["remark"])
+        row["note"] = "; ".join(filter(None, notes)) or None
     return {
         "name": name,
         "shape": race["shape"],
@@ -200,6 +201,14 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
         "gap of the rivals."
     )
     return [Figure("quality", caption, draw, (4.0 * columns, 2.9 * lines))]
+
+
+def slow(step: float) -> str:
+    """What the table says of a method whose search was cut short, by the seconds of a step."""
+    return (
+        f"a step takes {step:.2g} s, longer than a trial: one step at each of three rates, then "
+        "one run"
+    )
 
 
 def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[float, float] | None:
