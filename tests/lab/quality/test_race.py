@@ -92,6 +92,18 @@ def test_all_take_turns_from_one_look_to_the_next(clock):
     assert clock.slept == pytest.approx(2 * module.LOOKS * module.PAUSE)
 
 
+def test_nobody_waits_for_a_run_that_has_no_turn(clock):
+    lost = racer(clock, [torch.full((5, 2), torch.nan)])
+    race([lost], 4000.0, lambda: None)
+    assert clock.slept == module.PAUSE
+    clock.slept = 0.0
+    slow = racer(clock)
+    race([slow], 5.0, lambda: None)
+    assert slow.steps == 5  # of a second each: most looks come before the first is over
+    assert clock.slept == pytest.approx((len(slow.curve) - 1) * module.PAUSE)
+    assert len(slow.curve) - 1 <= slow.steps
+
+
 def test_a_run_that_leaves_the_manifold_may_come_back(clock):
     far, back = 3 * torch.eye(5, 2), torch.eye(5, 2)
     run = racer(clock, [far, back])
@@ -252,13 +264,27 @@ def test_a_trial_takes_one_step_at_least(clock):
     assert clock.steps == 1
 
 
-def test_the_first_steps_tell_what_a_step_takes_without_what_it_compiles(clock):
-    problem, method = walk(clock, [1.0])
-    assert warm_up(problem, method) == 1.0 and clock.steps == module.WARM_UP
-    problem, method = walk(clock, [1.0])
-    assert warm_up(problem, method, limit=0.5) == 1.0 and clock.steps == 2
-    problem, method = walk(clock, [1.0])
-    assert warm_up(problem, method, steps=1) == 0.0 and clock.steps == 1
+@pytest.mark.parametrize(
+    "seconds, options, least, taken",
+    [
+        ((9.0, 2.0, 5.0, 3.0), {}, 2.0, 4),  # the first one compiles
+        ((9.0, 2.0, 5.0, 3.0), {"limit": 1.0}, 2.0, 3),
+        ((9.0, 2.0, 0.5, 3.0), {"limit": 1.0}, 0.5, 4),  # the second one has waited
+        ((9.0, 2.0, 5.0, 3.0), {"steps": 1}, 0.0, 1),
+    ],
+)
+def test_the_first_steps_tell_what_a_step_takes(clock, seconds, options, least, taken):
+    numbers = []
+
+    def make(problem, lr, momentum):
+        def step(number):
+            clock.now += seconds[number]
+            numbers.append(number)
+
+        return Runner(step, problem.start)
+
+    assert warm_up(Fake(clock), Method(make), **options) == least
+    assert numbers == list(range(taken))
 
 
 def test_learning_rates_start_where_a_step_turns_by_a_radian():

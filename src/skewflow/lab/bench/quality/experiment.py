@@ -73,7 +73,7 @@ class Quality(Experiment[QualityConfig]):
         "cpu": QualityConfig(device="cpu", size="reduced"),
         "paper": QualityConfig(device="cuda"),
     }
-    preset_help = '"quick" and "cpu" take minutes on a CPU, "paper" needs a GPU.'
+    preset_help = '"quick" takes minutes on a CPU, "cpu" an hour on two cores, "paper" needs a GPU.'
     parts = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:
@@ -103,8 +103,8 @@ class Quality(Experiment[QualityConfig]):
         racers: list[Racer] = []
         for method in config.methods:
             found = run.result(f"{name}_{method}") or {}
-            if found["finalists"]:
-                warm_up(problem, METHODS[method], steps=_warm_up_steps(found))
+            if found["finalists"] and not found["slow"]:  # by seconds, not by what is compiled
+                warm_up(problem, METHODS[method])
             for each in found["finalists"]:
                 racer = begin(problem, METHODS[method], Setting(each["exponent"], each["momentum"]))
                 runs.append({"method": method, **each})
@@ -221,13 +221,8 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
     if not chosen:
         return result | {"excuse": "lost at every learning rate that was tried"}
     result["finalists"] = [_named(setting, method, problem) for setting in chosen]
-    peak = peak_bytes(problem, method, chosen[0], _warm_up_steps(result))
+    peak = peak_bytes(problem, method, chosen[0], steps=1 if result["slow"] else WARM_UP)
     return result | {"peak_bytes": peak}
-
-
-def _warm_up_steps(found: Mapping[str, Any]) -> int:
-    """After the search; a slow method is not slower by what its first step compiles."""
-    return 1 if found["slow"] else WARM_UP
 
 
 def _named(setting: Setting, method: Method, problem: Problem) -> dict[str, float | None]:

@@ -34,7 +34,7 @@ LOOKS = 24
 PAUSE = 0.04
 """Seconds before a turn on a CPU: the threads of the one before, which may be those of another
 library, wait busily for more work for a while, on the same cores."""
-WARM_UP = 3
+WARM_UP = 4
 """Steps of a run that is thrown away before others are timed: they compile kernels, and record
 CUDA graphs."""
 
@@ -73,9 +73,13 @@ class Racer:
         racer.look()
         return racer
 
+    def has_turn(self, until: float) -> bool:
+        """Whether steps are left to take before the clock shows `until`."""
+        return self.failure is None and self.seconds < until
+
     def advance(self, until: float) -> None:
         """Take steps until the clock shows `until`, then look. A failed run does nothing."""
-        if self.failure is not None or self.seconds >= until:
+        if not self.has_turn(until):
             return
         try:
             self._run(until)
@@ -292,7 +296,8 @@ def warm_up(
         method: By whom.
         setting: Its rate and momentum.
         steps: How many.
-        limit: A step of more seconds is the last one; not the first step, which compiles.
+        limit: Two steps that take more seconds each are enough, after the first, which compiles;
+            one might have waited for something else.
 
     Returns:
         The seconds of the shortest step but the first, zero if there is none; or why it failed.
@@ -305,7 +310,7 @@ def warm_up(
             made.solve(0.0)
             return 0.0
         racer = Racer(own, made)
-        while racer.steps < steps and not (times[1:] and times[-1] > limit):
+        while racer.steps < steps and not (len(times) > 2 and min(times[1:]) > limit):
             times.append(racer.timed(1))
     except Exception as error:  # as above
         return f"failed: {reason(error)}"
@@ -316,7 +321,7 @@ def race(racers: Sequence[Racer], seconds: float, on_look: Callable[[], None]) -
     """Let all run for so many seconds each, in turn from one look to the next."""
     for until in looks(seconds):
         for racer in racers:
-            if racer.problem.device.type == "cpu":
+            if racer.problem.device.type == "cpu" and racer.has_turn(until):
                 time.sleep(PAUSE)
             racer.advance(until)
             on_look()
