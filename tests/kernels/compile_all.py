@@ -11,7 +11,6 @@ from skewflow.kernels._small_polar_triton import MUCH_SHARED
 from skewflow.kernels._triton import Launch, Operands
 from skewflow.kernels.multiply_parts import SHARED
 from skewflow.kernels.multiply_parts._triton import (
-    SYMMETRIC_TILES,
     TILES,
     empty_parts,
     product_of,
@@ -112,7 +111,7 @@ def compile_products() -> None:
             product_of(X, X_parts, X_parts, P_parts, X, -0.5, 1.5, live=live, tiles=tiles),
         ][place % 3]
         launches.append(product)
-    for place, tiles in enumerate(SYMMETRIC_TILES):
+    for place, tiles in enumerate(TILES):
         also = {"tiles": tiles, "symmetric": True}
         product = [
             product_of(P, None, X_parts.mT, X_parts, minus_identity=True, **also),

@@ -6,8 +6,11 @@ import torch
 from helpers import assert_close, randn, random_stiefel, with_norm
 from skewflow.geometry import omega, orthogonality_error, project
 from skewflow.optim import _polar
+from skewflow.optim._guard import polish_
 
 pytest.importorskip("triton")
+
+from skewflow.kernels import _polar_parts_triton
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -42,6 +45,18 @@ def test_the_nearest_point_is_the_projection_for_a_batch_of_any_norms(
         bound = float(torch.linalg.matrix_norm(C @ C).sqrt())
         cut = min(1.0, (_polar.WIDEST / max(bound, 1e-30)) ** 0.5)
         assert_close("Y", project(X_b - cut * R), Y_b, torch.float32)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("size", [1e-6, 1e-4, 1e-2])
+def test_a_polish_by_parts_brings_points_back(size, wide, generator, device):
+    X = random_stiefel(70, 40, batch=(2,), generator=generator, dtype=torch.float32)
+    X += size * randn(2, 70, 40, generator=generator, dtype=torch.float32)
+    Y, expected = X.to(device), X.double()
+    Y = Y.mT.contiguous().mT if wide else Y.clone()
+    _polar_parts_triton.polish_(Y)
+    polish_(expected)
+    assert_close("Y", expected, Y.cpu(), torch.float32)
 
 
 @pytest.mark.parametrize("parts", [False, True])

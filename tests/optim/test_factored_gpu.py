@@ -42,6 +42,32 @@ def test_a_step_is_that_of_float64_on_the_cpu_and_stays_orthogonal(shape, known,
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("length", [1.0, 3.0])
+@pytest.mark.parametrize("shape", [(5000, 1000, 128), (300, 300, 60)], ids=str)
+def test_many_steps_stay_on_the_manifold_and_never_wait(shape, length):
+    d, k, r = shape
+    g = torch.Generator("cuda").manual_seed(0)
+    X = torch.randn(d, k, dtype=torch.float64, device="cuda", generator=g)
+    p = nn.Parameter(torch.linalg.qr(X)[0].float())
+    norm = (1 + (r / d) ** 0.5) * (1 + (k / r) ** 0.5)  # of A B^T
+    optimizer = FlowSGD([p], lr=length / norm, block_size="auto")
+    worst = torch.zeros((), dtype=torch.float64, device="cuda")
+    try:
+        for step in range(1000):
+            if step == 2:
+                torch.cuda.set_sync_debug_mode("error")
+            A = torch.randn(d, r, device="cuda", generator=g) / d**0.5
+            B = torch.randn(k, r, device="cuda", generator=g) / r**0.5
+            optimizer.step(factors={p: (A, B)})
+            if step % 64 == 63:
+                error = orthogonality_error(p.detach().double()).max() / k**0.5
+                worst = torch.maximum(worst, error)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert worst.item() < (2e-6 if length == 1.0 else 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_step_never_waits_and_replays_the_same_bits(momentum):
     generator = torch.Generator().manual_seed(0)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._guard import TOLERANCE, polish_, residuals
+from ..kernels.multiply_parts import is_faster
+from ._guard import FACTORED_EVERY, FACTORED_TOLERANCE, TOLERANCE, polish_, residuals
 from ._weights import Weight
 
 States = Mapping[Tensor, dict[str, Any]]
@@ -26,17 +27,31 @@ class Drift:
         self._pending: dict[Tensor, tuple[Tensor, torch.cuda.Event]] = {}
 
     @torch.no_grad()
-    def look_at(self, weights: Sequence[Weight], states: States, seed: int, store: Store) -> None:
+    def look_at(
+        self,
+        weights: Sequence[Weight],
+        states: States,
+        seed: int,
+        store: Store,
+        tolerance: Mapping[torch.dtype, float] = TOLERANCE,
+    ) -> None:
         """What the look before asks for is done before this one."""
         Xs = [weight.view(weight.points(states[weight.p])) for weight in weights]
         streams = [weight.stream for weight in weights]
         if Xs[0].device.type == "cuda":
             drifts = [self._arrived(weight, states) for weight in weights]
-            _polish(weights, Xs, drifts, states, store)
+            _polish(weights, Xs, drifts, states, store, tolerance)
             self._send(weights, residuals(Xs, seed, streams, self.looks), states)
         else:
             drifts = residuals(Xs, seed, streams, self.looks).tolist()
-            _polish(weights, Xs, drifts, states, store)
+            _polish(weights, Xs, drifts, states, store, tolerance)
+
+    def count(self, weight: Weight, states: States, group: dict[str, Any], store: Store) -> None:
+        """One more factored step; now and then a look, by the steps of this weight."""
+        state, every = states[weight.p], min(group["guard_every"], FACTORED_EVERY)
+        state["factored"] = state.get("factored", 0) + 1
+        if every and not state["factored"] % every:
+            self.look_at([weight], states, group["seed"], store, FACTORED_TOLERANCE)
 
     def settle(self, weights: Mapping[Tensor, Weight], states: States) -> None:
         """Bring the answers that are under way into the states."""
@@ -71,11 +86,17 @@ def _polish(
     drifts: Sequence[float | None],
     states: States,
     store: Store,
+    tolerance: Mapping[torch.dtype, float],
 ) -> None:
     """Bring back those that have drifted."""
     for weight, X, drift in zip(weights, Xs, drifts, strict=True):
-        if drift is not None and drift > TOLERANCE[X.dtype]:
-            polish_(X)
+        if drift is not None and drift > tolerance[X.dtype]:
+            if is_faster(X):
+                from ..kernels import _polar_parts_triton as by_parts
+
+                by_parts.polish_(X)
+            else:
+                polish_(X)
             store(weight, X)
             state = states[weight.p]
             state["polishes"] = state.get("polishes", 0) + 1

@@ -295,10 +295,13 @@ class Flow(torch.optim.Optimizer, ABC):
     def _guard(self, plans: Sequence[Plan], factored: Sequence[Factored]) -> None:
         """Look at every parameter each `guard_every` steps; polish those that had drifted."""
         self._drift.looks += 1
-        stepped = [(plan.group, weights) for plan in plans for weights in plan.together()]
-        for group, weights in [*stepped, *((one.group, [one.weight]) for one in factored)]:
-            if group["guard_every"] and not self._drift.looks % group["guard_every"]:
-                self._drift.look_at(weights, self.state, group["seed"], self._store)
+        for plan in plans:
+            every, seed = plan.group["guard_every"], plan.group["seed"]
+            if every and not self._drift.looks % every:
+                for weights in plan.together():
+                    self._drift.look_at(weights, self.state, seed, self._store)
+        for one in factored:
+            self._drift.count(one.weight, self.state, one.group, self._store)
 
     @torch.no_grad()
     def _settle(self) -> int:

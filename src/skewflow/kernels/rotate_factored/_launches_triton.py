@@ -15,9 +15,10 @@ from . import _products_triton as products
 from . import _triton as kernels
 from .reference import LONGEST, coefficients, longest_for, num_rounds
 
-APPLY = Tiles(128, 128, 32, 8, 3, 128)
-MULTIPLY, MULTIPLY_SMALL = Tiles(128, 128, 32, 8, 3), Tiles(64, 64, 32, 4, 3)
-"""The small tiles are for products with few large ones."""
+APPLY = Tiles(128, 64, 32, 8, 3)
+MULTIPLY, MULTIPLY_SMALL = Tiles(128, 64, 32, 8, 3), Tiles(64, 64, 32, 4, 3)
+"""The small tiles are for products with few large ones. Each has two sums, that of the tensor cores
+and the total: tiles of 128 x 128 would take so many registers that one program runs at a time."""
 
 BLOCK = 1024
 """Sums of shares that a program adds up."""

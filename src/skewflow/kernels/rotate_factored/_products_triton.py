@@ -3,6 +3,7 @@ r"""The large products of `rotate_factored` on CUDA, of numbers that are pairs o
 A float32 number is $u(h + l)$ with two float16 numbers of 11 bits and a power of two u that its row
 shares. Three products of such parts, $hh' + hl' + lh'$, leave out $2^{-22}$, as TF32 triples do, at
 twice their speed; and a factor is split once, not at every use. `split` of the reference shows it.
+Tensor cores cut off what they add up, so no sum stays in them for more than `DEPTH` terms.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -222,7 +223,8 @@ def _multiply(
         else:
             X = tl.load(at, mask=before & (inner < b)[:, None], other=0.0)
             right, right_rest = halves(X * (1 / UNIT))
-        total = dot_of_parts(high, low, right, right_rest, total)
+        zero = tl.zeros((HIGH, WIDE), tl.float32)
+        total += dot_of_parts(high, low, right, right_rest, zero)
     total *= tl.load(left_units_ptr + matrix * left_units_n + rows, mask=above, other=0.0)
     if SPLIT:
         total *= tl.load(right_units_ptr + matrix * left_units_n + columns, mask=before, other=0.0)
@@ -270,7 +272,7 @@ def _apply(
             L, C = tl.load(at_l, mask=above, other=0.0), tl.load(at_c, mask=before, other=0.0)
             L_rest = tl.load(at_l + size * wide_d, mask=above, other=0.0)
             C_rest = tl.load(at_c + size * wide_k, mask=before, other=0.0)
-            total = dot_of_parts(L, L_rest, C, C_rest, total)
+            total += dot_of_parts(L, L_rest, C, C_rest, tl.zeros((HIGH, WIDE), tl.float32))
             at_l += DEPTH * wide_d
             at_c += DEPTH * wide_k
         C_units_ptr += matrix * wide_k + column

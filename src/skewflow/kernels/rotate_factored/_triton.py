@@ -11,7 +11,7 @@ the large ones, of pairs of float16.
 import triton
 import triton.language as tl
 
-from ..multiply_parts._triton import halves
+from ..multiply_parts._triton import dot_of_parts, halves
 from ..multiply_where._triton import tile_at, tile_product
 
 UNIT = tl.constexpr(2.0**-15)
@@ -252,9 +252,8 @@ def _combine(
             high, low = halves(P * (1 / UNIT_OF_P))
             at = at_jt + inner[:, None] * wide_k
             JT = tl.load(at, mask=before, other=0.0)
-            total = tl.dot(low, JT, total)
-            total = tl.dot(high, tl.load(at + size * wide_k, mask=before, other=0.0), total)
-            total = tl.dot(high, JT, total)
+            JT_rest = tl.load(at + size * wide_k, mask=before, other=0.0)
+            total += dot_of_parts(high, low, JT, JT_rest, tl.zeros((BLOCK, BLOCK), tl.float32))
         scales = tl.load(scales_ptr + matrix * (size + 1) + rows, mask=rows < size, other=0.0)
         units = tl.load(units_ptr + matrix * size + rows, mask=rows < size, other=0.0)
         total *= UNIT * UNIT_OF_P * eta * (scales * units)
