@@ -64,6 +64,12 @@ class MatrixView:
         stored = stored.reshape(self._stored)
         return stored.mT if self.wide else stored
 
+    def matrix(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "d k"]:
+        """The same where there is one matrix, which then needs no batch."""
+        if len(self.shape) > 2:
+            return self(tensor)[0]
+        return tensor.mT if self.wide else tensor
+
     def restore(self, X: Float[Tensor, "n d k"]) -> Float[Tensor, "*shape"]:
         """Matrices back in the weight's own shape."""
         stored = X.mT if self.wide else X

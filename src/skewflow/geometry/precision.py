@@ -1,26 +1,31 @@
 """Products that do not inherit torch's switches for coarser float32 arithmetic."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
+EXACT = ("none", "ieee")
+"""What the switches say where products are those of float32."""
 
-@contextmanager
-def full_precision() -> Iterator[None]:
+
+class full_precision:  # noqa: N801
     """Matrix products in true float32, whatever the user's switches for CUDA and the CPU say.
 
-    A residual of an orthogonal matrix computed in TF32 is 1e-3 for a perfect one.
+    A residual of an orthogonal matrix computed in TF32 is 1e-3 for a perfect one. Switches that
+    are right stay as they are: most steps find them so, and small ones would notice.
     """
-    backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = [backend.fp32_precision for backend in backends]
-    for backend in backends:
-        backend.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
+
+    def __enter__(self) -> None:
+        """Turn the switches that have to be turned."""
+        backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        self._before = [(b, b.fp32_precision) for b in backends if b.fp32_precision not in EXACT]
+        for backend, _ in self._before:
+            backend.fp32_precision = "ieee"
+
+    def __exit__(self, *_: object) -> None:
+        """Turn them back."""
+        for backend, precision in self._before:
             backend.fp32_precision = precision
 
 
@@ -37,7 +42,7 @@ def is_exact(X: Tensor) -> bool:
         return X.dtype == torch.float64
     on_cuda = X.device.type == "cuda"
     backend = torch.backends.cuda.matmul if on_cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    return backend.fp32_precision in ("none", "ieee")
+    return backend.fp32_precision in EXACT
 
 
 def users_precision(X: Tensor) -> AbstractContextManager[None]:

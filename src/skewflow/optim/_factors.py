@@ -15,7 +15,7 @@ from ._capture import Record, is_anything_recorded, recorded
 from ._capturing import is_capturing
 from ._dense import dense_step
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
-from ._options import check_options, exact_retraction
+from ._options import exact_retraction
 from ._weights import Weight
 from ._window import tangent_factors, with_momentum
 
@@ -50,15 +50,12 @@ class Factored:
     V: Tensor | None = None
     AX: Tensor | None = None
 
-    def gradient(self) -> Tensor:
-        """The gradient of the weight."""
-        with torch.no_grad(), users_precision(self.A):
-            G = self.weight.view.restore(self.A @ self.B.mT)
-        return G.to(self.weight.p.dtype)
-
 
 def gather(
-    groups: Sequence[dict[str, Any]], weights: Mapping[Tensor, Weight], given: Factors | None
+    groups: Sequence[dict[str, Any]],
+    weights: Mapping[Tensor, Weight],
+    given: Factors | None,
+    check_options: Callable[[dict[str, Any]], None],
 ) -> list[Factored]:
     """The weights that take a factored step: those given, and those whose layers kept factors."""
     given = given or {}
@@ -69,13 +66,11 @@ def gather(
             "the keys of `factors` must be parameters of this optimiser: got a "
             f"{type(strangers[0]).__name__} of shape {shape} that it does not have."
         )
-    if not given and not is_anything_recorded():
-        return []
-    found = []
+    found, any_recorded = [], is_anything_recorded()
     for group in groups:
         is_checked = False
         for p in group["params"]:
-            weight, records = weights[p], recorded(p)
+            weight, records = weights[p], recorded(p) if any_recorded else []
             if p not in given and not records:
                 continue
             if not is_checked:
@@ -199,9 +194,12 @@ def _all(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 def _oriented(weight: Weight, group: dict[str, Any], A: Tensor, B: Tensor) -> Factored:
     """The factors of the matrices that the weight is seen as, in the precision of the step."""
-    A, B = (F.detach()[None] if F.ndim == 2 else F.detach() for F in (A, B))
+    A, B = A.detach(), B.detach()
+    if A.ndim == 2:
+        A, B = A[None], B[None]
     dtype = torch.float64 if weight.p.dtype == torch.float64 else torch.float32
-    A, B = A.to(dtype), B.to(dtype)
+    if not A.dtype == B.dtype == dtype:
+        A, B = A.to(dtype), B.to(dtype)
     return Factored(weight, group, *((B, A) if weight.view.wide else (A, B)))
 
 
@@ -211,30 +209,61 @@ class FactoredSteps:
     def __init__(self) -> None:
         self._step = FactoredStep()
         self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
+        self._products: dict[Weight, tuple[Any, Tensor, Tensor]] = {}
         self.ranks: dict[Tensor, int] = {}
         """Of the weights whose last step was a factored one."""
 
     def as_gradients(
-        self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]
+        self,
+        ones: Sequence[Factored],
+        states: Mapping[Tensor, dict[str, Any]],
+        size_of: Callable[[dict[str, Any], Weight], int | str],
     ) -> list[Factored]:
-        """Those that "auto" steps by their gradient and its momentum.
+        """Those that are stepped as their gradient would be, which is formed.
 
-        A window of factors has a multiple of their rank. And what has begun one way goes on.
+        Without momentum they are those above the break-even whose gradient would take the same
+        exact step; that of a half weight would be rounded. With momentum "auto" decides so, where
+        a window of factors has a multiple of their rank. And what has begun one way goes on.
         """
         found = []
         for one in ones:
-            state = states.get(one.weight.p, {})
-            auto = one.group["block_size"] == "auto" and one.group["momentum"] > 0
-            if not auto or "factors_a" in state:
-                continue
-            _, d, k = one.weight.view.matrices
-            rank = (2 * one.group["factor_window"] - 1) * one.A.shape[-1]
-            if "momentum_buffer" in state or not is_worth_it(rank, d, k, one.A.device):
+            weight, group, rank = one.weight, one.group, one.A.shape[-1]
+            (_, d, k), device = weight.view.matrices, one.A.device
+            if group["momentum"] > 0:
+                state = states.get(weight.p, {})
+                if group["block_size"] != "auto" or "factors_a" in state:
+                    continue
+                rank *= 2 * group["factor_window"] - 1
+                formed = "momentum_buffer" in state or not is_worth_it(rank, d, k, device)
+            else:
+                formed = not (is_worth_it(rank, d, k, device) or weight.is_half)
+                formed = formed and size_of(group, weight) == "dense"
+            if formed:
                 found.append(one)
         return found
 
-    def check(self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]) -> None:
-        """Raise for factors that cannot be used, and for those of earlier steps."""
+    @torch.no_grad()
+    def gradient(self, one: Factored) -> Tensor:
+        """The gradient of the weight, always in the same memory, as CUDA graphs like it."""
+        weight, A, B = one.weight, one.A, one.B
+        kind = A.dtype, weight.p.dtype, A.device
+        if weight not in self._products or self._products[weight][0] != kind:
+            product = torch.empty(weight.view.matrices, dtype=A.dtype, device=A.device)
+            grad = weight.view.restore(product)
+            if grad.dtype != weight.p.dtype or grad.data_ptr() != product.data_ptr():
+                grad = torch.empty_like(grad, dtype=weight.p.dtype)
+            self._products[weight] = kind, product, grad
+        _, product, grad = self._products[weight]
+        with users_precision(A):
+            torch.bmm(A, B.mT, out=product)
+        if grad.data_ptr() != product.data_ptr():  # of another dtype, or a copy
+            grad.copy_(weight.view.restore(product))
+        return grad
+
+    def complain(self) -> None:
+        """Raise for factors of earlier steps that could not be used."""
+        if not self._flags:
+            return
         late = [weight.name for weight, (*_, seen) in self._flags.items() if any(seen.tolist())]
         if late:
             for bad, told, _ in self._flags.values():
@@ -246,6 +275,9 @@ class FactoredSteps:
                 "the learning rate, look for the overflow in the model, or for what writes to the "
                 "weight between the forward pass and the step."
             )
+
+    def check(self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]) -> None:
+        """Raise for factors that cannot be used."""
         for one in ones:
             auto = one.group["block_size"] == "auto"
             if not auto and one.group["momentum"] > 0 and _has_moved(states.get(one.weight.p, {})):
@@ -264,9 +296,10 @@ class FactoredSteps:
                     "not. Nothing was changed; lower the learning rate, or look for the overflow "
                     'in the model; nonfinite="skip" leaves such weights out.'
                 )
-            X = one.weight.view(one.weight.p.detach())
-            if usable and one.V is not None and not self._step.fits(X, one.B, one.V):
-                raise FactorError(CHANGED.format(one.weight.name))
+            if usable and one.V is not None:
+                X = one.weight.view(one.weight.p.detach())
+                if not self._step.fits(X, one.B, one.V):
+                    raise FactorError(CHANGED.format(one.weight.name))
 
     def step(
         self,
@@ -331,8 +364,11 @@ class FactoredSteps:
 
 def _is_usable(one: Factored) -> bool:
     """Whether the entries of the factors and of their product are certain to have squares."""
-    a, b = float(one.A.abs().max()), float(one.B.abs().max())
     most = LARGEST_GRADIENT[one.A.dtype]
+    a, b = (float(torch.linalg.vector_norm(F)) for F in (one.A, one.B))
+    if a <= most and b <= most and a * b <= most:  # no entry is above, and norms are found faster
+        return True
+    a, b = float(one.A.abs().max()), float(one.B.abs().max())
     return all(x <= most for x in (a, b, a * b * one.A.shape[-1]))  # which NaN is not
 
 

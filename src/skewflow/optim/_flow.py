@@ -4,11 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..geometry.matrices import MatrixView
 from ..kernels._graphs import Graphs
@@ -16,7 +17,7 @@ from ..kernels.update import Update
 from ..samplers import Sampler
 from ._alone import step_alone
 from ._auto import auto_choice, told
-from ._capture import drop
+from ._capture import drop, is_anything_recorded
 from ._capturing import is_capturing, outside_the_graph
 from ._drift import Drift
 from ._factors import Factored, FactoredSteps, Factors, gather
@@ -45,6 +46,24 @@ class Flow(torch.optim.Optimizer, ABC):
         self._captured = False
         self._factored = FactoredSteps()
         super().__init__(params, defaults)
+
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """As in `torch.optim`, but nothing is recorded where no profiler runs.
+
+        The record takes as long as a small step of one weight.
+        """
+        recorded = torch.optim.Optimizer.profile_hook_step(func)
+
+        @wraps(func)
+        def step(self: Flow, *args: Any, **kwargs: Any) -> Any:
+            hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+            hooks = hooks or _global_optimizer_pre_hooks or _global_optimizer_post_hooks
+            if hooks or torch._C._autograd._profiler_enabled():
+                return recorded(self, *args, **kwargs)
+            return func(self, *args, **kwargs)
+
+        return step
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; each is checked, once, to be on the manifold."""
@@ -106,17 +125,29 @@ class Flow(torch.optim.Optimizer, ABC):
                 "a CUDA graph holds the steps of one device: this optimiser has parameters on "
                 f"{', '.join(map(str, self._replayed))}. Make an optimiser for each."
             )
-        factored = self._gather(factors)  # first, since a plan makes momentum for gradients
-        formed = self._factored.as_gradients(factored, self.state)
+        self._factored.complain()
+        if factors or is_anything_recorded():
+            self._step_with_factors(factors, capturing)
+        else:
+            self._step_all((), capturing)
+        return loss
+
+    def _step_with_factors(self, factors: Factors | None, capturing: bool) -> None:
+        # First they are checked, since a plan makes momentum for gradients.
+        factored = gather(self.param_groups, self._weights, factors, self._check_options)
+        self._factored.check(factored, self.state)
+        for one in factored:
+            self._count(one.weight.p.device)
+        formed = self._factored.as_gradients(factored, self.state, self._size_of)
         try:
             for one in formed:
-                one.weight.p.grad = one.gradient()
-            self._step_all([one for one in factored if one not in formed], capturing)
+                one.weight.p.grad = self._factored.gradient(one)
+            rest = [one for one in factored if one not in formed] if formed else factored
+            self._step_all(rest, capturing)
         finally:
             for one in formed:
                 one.weight.p.grad = None
         drop(one.weight.p for one in factored)
-        return loss
 
     def _step_all(self, factored: Sequence[Factored], capturing: bool) -> None:
         plans = [self._plan(group) for group in self.param_groups]
@@ -127,7 +158,8 @@ class Flow(torch.optim.Optimizer, ABC):
             else:  # kernels know nothing of autograd
                 self._step_group(plan, capturing)
         self._factored.ranks.clear()
-        self._step_factored(factored)
+        if factored:
+            self._step_factored(factored)
         self._tick(capturing)
         if not capturing:
             self._guard(plans, factored)
@@ -149,18 +181,17 @@ class Flow(torch.optim.Optimizer, ABC):
         super().zero_grad(set_to_none)
         drop(self._weights)
 
-    def _gather(self, factors: Factors | None) -> list[Factored]:
-        """The weights that factors step; raises if these cannot be used."""
-        found = gather(self.param_groups, self._weights, factors)
-        self._factored.check(found, self.state)
-        for one in found:
-            self._count(one.weight.p.device)
-        return found
+    def _check_options(self, group: dict[str, Any]) -> None:
+        """Check the options of a group, unless its plan has been made for them."""
+        plan = self._plans.get(id(group))
+        known = plan is not None and plan.group["params"] is group["params"]
+        if plan is None or not known or not plan.same_numbers(group):
+            check_options(group)
 
     @torch.no_grad()
     def _step_factored(self, found: Sequence[Factored]) -> None:
         for one in found:
-            update, state = self._update(one.group), self.state[one.weight.p]
+            update, state = self._plans[id(one.group)].update, self.state[one.weight.p]
             self._factored.step(one, update, state, self._store)
 
     def _plan(self, group: dict[str, Any]) -> Plan:

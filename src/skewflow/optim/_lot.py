@@ -16,6 +16,7 @@ from ._dense import dense_step
 from ._drift import Store
 from ._polar import polar_step
 from ._replayed import Replayed, has_graph, on_device
+from ._single import has_single_step, single_of
 from ._weights import Weight
 
 
@@ -49,11 +50,12 @@ class Lot:
         self._bad = torch.zeros(len(weights), dtype=torch.bool, device=device)
         pinned = device.type == "cuda"
         self._seen = torch.zeros(len(weights), dtype=torch.bool, pin_memory=pinned)
-        self._told = self._seen.numpy()  # the same memory, which is read faster
+        self._told = memoryview(self._seen.numpy().data)  # the same memory, which is read faster
+        self._single = single_of(weights, states)
 
     def complain(self) -> None:
         """Raise if a gradient of an earlier step, on CUDA, was not finite."""
-        if not self._told.any():
+        if True not in self._told:
             return
         names = [w.name for w, bad in zip(self.weights, self._seen, strict=True) if bad]
         self._bad.zero_()
@@ -81,6 +83,10 @@ class Lot:
             left_out: Weights that stay as they are.
             store: Brings stepped points into their parameter, if they are a copy.
         """
+        if self._single is not None and has_single_step(update, retraction):
+            if self.weights[0] not in left_out:
+                self._single.step(update)
+            return
         pairs = zip(self.weights, self._states, strict=True)
         members = [pair for pair in pairs if pair[0] not in left_out]
         grads: list[Any] = [weight.p.grad for weight, _ in members]

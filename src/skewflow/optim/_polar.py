@@ -32,6 +32,9 @@ ERROR = {torch.float32: 2e-7, torch.float64: 2e-16}
 r"""Largest next term of a shorter series, over $\sqrt k$; twice as much is left of
 $\|Y^\top Y - I\|_F$. Nothing adds up: every step corrects what the one before it has left."""
 
+SHORTEST = {dtype: math.sqrt(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
+"""Where squares vanish."""
+
 
 def polar_step(
     X: Float[Tensor, "n d k"],
@@ -60,11 +63,10 @@ def polar_step(
     """
     if X.device.type == "cpu":
         assert not isinstance(lr, Tensor)
-        with nullcontext() if is_exact(X) else full_precision():
-            if len(X) > 1:
-                return _step_on_host(X, D, lr, tangent)
-            y, t = _step_on_host(X[0], D[0], lr, tangent)
-            return y[None], None if t is None else t[None]
+        if len(X) > 1:
+            return step_on_host(X, D, lr, tangent)
+        y, t = step_on_host(X[0], D[0], lr, tangent)
+        return y[None], None if t is None else t[None]
     coarse = is_coarse(X)
     if not coarse and is_faster(X):
         return _step_of_parts(X, D, lr, tangent=tangent)
@@ -103,17 +105,28 @@ def _allowed(X: Tensor) -> float:
     return ERROR[X.dtype] * math.sqrt(X.shape[-1])
 
 
-def _step_on_host(
-    X: Tensor, D: Tensor, lr: float, tangent: bool
+def step_on_host(
+    X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None = None
 ) -> tuple[Float[Tensor, "*n d k"], Float[Tensor, "*n d k"] | None]:
-    """`polar_step` on a CPU, which sees how long a step is; a single matrix comes as one.
+    """`polar_step` on a CPU, which sees how long a step is; a single matrix may come as one.
 
-    For that torch has faster products than for a batch of one.
+    For that torch has faster products than for a batch of one. The new points may come in `out`,
+    which may be `X`.
     """
-    add = torch.addmm if X.ndim == 2 else torch.baddbmm
-    S = X.mT @ D
+    if not is_exact(X):
+        with full_precision():
+            return _step_on_host(X, D, lr, tangent, out)
+    return _step_on_host(X, D, lr, tangent, out)
+
+
+def _step_on_host(
+    X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    one = X.ndim == 2
+    multiply, add = (torch.mm, torch.addmm) if one else (torch.bmm, torch.baddbmm)
+    S = multiply(X.mT, D)
     R = add(D, X, S.mT, alpha=-1)
-    short = lr * math.sqrt(torch.finfo(X.dtype).tiny) <= 1  # whatever has a norm of zero is
+    short = lr * SHORTEST[X.dtype] <= 1  # whatever has a norm of zero is
     if short:
         short = lr * float(torch.linalg.vector_norm(D)) <= LONGEST
     Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
@@ -121,20 +134,21 @@ def _step_on_host(
     if tangent:
         square = X.shape[-2] == X.shape[-1]
         T = R.mul_(0.5) if square else add(D, X, S + S.mT, alpha=-0.5)
-    P = _gram(Y)
-    size = float(torch.linalg.vector_norm(P, dim=(-2, -1)).max())
+    P = multiply(Y.mT, Y)
+    P.diagonal(0, -2, -1).sub_(1)
+    norm = torch.linalg.vector_norm
+    size = float(norm(P) if one else norm(P, dim=(-2, -1)).max())
     allowed = _allowed(X)
     if 3 / 8 * size**2 <= allowed:
-        return add(Y, Y, P, alpha=-0.5), T
+        return add(Y, Y, P, alpha=-0.5, out=out), T
     if 5 / 16 * size**3 <= allowed:
-        return add(Y, Y, add(P, P, P, beta=-0.5, alpha=3 / 8)), T
+        return add(Y, Y, add(P, P, P, beta=-0.5, alpha=3 / 8), out=out), T
     if 63 / 256 * size**5 <= allowed:
-        P2 = P @ P
+        P2 = multiply(P, P)
         V = (P2 * (35 / 128)).sub_(P, alpha=5 / 16)
-        return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V)), T
-    if X.ndim == 2:
-        return _nearest(X[None], Y[None], P[None])[0], T
-    return _nearest(X, Y, P), T
+        return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V), out=out), T
+    Y = _nearest(X[None], Y[None], P[None])[0] if one else _nearest(X, Y, P)
+    return (Y if out is None else out.copy_(Y)), T
 
 
 def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:

@@ -1,0 +1,56 @@
+"""The step to the nearest point of a weight that is one matrix on a CPU, with little around it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..kernels.update import Update, direction
+from ._polar import step_on_host
+from ._weights import Weight
+
+
+class Single:
+    """Such a weight and its views, which are made once: at 64 rows they take as long as the step.
+
+    Args:
+        weight: The weight; its plan is made anew when it, or its momentum, is elsewhere.
+        X: Its matrix (d, k), a view.
+        M: Its momentum likewise, or None.
+    """
+
+    def __init__(self, weight: Weight, X: Tensor, M: Tensor | None) -> None:
+        self._weight, self._X, self._M = weight, X, M
+        self._out = X if X.is_contiguous() else None  # products write only such memory at once
+
+    def step(self, update: Update) -> None:
+        """Step it."""
+        X, M, grad = self._X, self._M, self._weight.p.grad
+        assert grad is not None
+        G = self._weight.view.matrix(grad)
+        D, new = direction(G if G.dtype == X.dtype else G.to(X.dtype), M, update)
+        Y, tangent = step_on_host(X, D, update.lr, new is not None, self._out)
+        if self._out is None:
+            X.copy_(Y)
+        if M is not None:
+            assert tangent is not None
+            M.copy_(tangent)
+
+
+def single_of(weights: Sequence[Weight], states: Sequence[dict[str, Any]]) -> Single | None:
+    """The weight as a single matrix; None where there are more, on another device, or copies."""
+    weight, state = weights[0], states[0]
+    alone = len(weights) == weight.num_matrices == 1
+    if not alone or weight.is_half or weight.p.device.type != "cpu":
+        return None
+    stepped = [weight.p.detach()]
+    stepped += [state["momentum_buffer"]] if "momentum_buffer" in state else []
+    views = [weight.view.matrix(t) for t in stepped]
+    if any(view.data_ptr() != t.data_ptr() for view, t in zip(views, stepped, strict=True)):
+        return None
+    return Single(weight, views[0], views[1] if len(views) > 1 else None)
+
+
+def has_single_step(update: Update, retraction: str) -> bool:
+    """Whether `Single` takes such steps."""
+    return retraction == "polar" and update.beta2 is None and not update.nesterov
