@@ -255,6 +255,15 @@ def test_a_group_added_on_the_way_is_saved_and_resumed(generator):
         assert torch.equal(p, q)
 
 
+def test_a_profiler_sees_the_step(generator):
+    (_, optimizer), _ = pair(generator)
+    optimizer.step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        optimizer.step()
+    names = [event.key for event in profiler.key_averages()]
+    assert f"Optimizer.step#{type(optimizer).__name__}.step" in names
+
+
 def test_hooks_are_called_once_a_step_and_see_the_weight_before_and_after(generator):
     (p, optimizer), _ = pair(generator)
     before, seen = p.detach().clone(), []
