@@ -186,6 +186,7 @@ class Workspace:
             "tiles": self._tiles,
             "longest": LONGEST,
             "TILES": triton.next_power_of_2(self._tiles),
+            "FOURS": fours(d, k),
             "DEPTH": 32,
         }
         high, wide = 32, 64
@@ -209,7 +210,8 @@ class Workspace:
         columns = (self._C_pairs[:, 0].mT, self._C_units, self._C.mT)
         launches.append(_split(*columns, self._C_pairs.stride(1), 32, 32))
         tile = APPLY
-        applied = {**shared, "X_ptr": X, "stride_x": X.stride(), "L_ptr": self._L}
+        applied = {**shared, "X_ptr": X, "L_ptr": self._L, **_layout(X)}
+        applied |= dict(zip(("x_n", "x_row", "x_column"), X.stride(), strict=True))
         applied |= {"C_ptr": self._C_pairs, "C_units_ptr": self._C_units}
         applied |= {"HIGH": tile.high, "WIDE": tile.wide}
         applied["DEPTH"] = tile.depth if size % tile.depth == 0 else 32
@@ -265,6 +267,22 @@ def _tiles(length: int, tile: int) -> int:
     return -(-length // tile)
 
 
+def fours(*lengths: int) -> bool:
+    """Whether all are multiples of four, which the compiler is to be told: 16 bytes at a time.
+
+    It sees by itself which are multiples of 16.
+    """
+    return all(x % 4 == 0 for x in lengths) and any(x % 16 for x in lengths)
+
+
+def _layout(X: Float[Tensor, "n d k"]) -> dict[str, bool]:
+    """What kernels are told about the way X lies in memory."""
+    upright = X.stride(-2) == 1 != X.stride(-1)
+    known = 1 in X.stride()[-2:]
+    lengths = (*X.shape[-2:], X.stride(-1 if upright else -2), X.stride(0))
+    return {"FOURS": known and fours(*lengths), "UPRIGHT": upright}
+
+
 def _cut(n: int, a: int, b: int, c: int, most: int | None = None) -> tuple[Tiles, int, int]:
     """The tiles of a product (a, b) (b, c), and how its sums are split: length and number.
 
@@ -298,8 +316,10 @@ def _product(
         "right_n": right.stride(0), "stride_ri": right.stride(-2), "stride_rj": right.stride(-1),
         "stride_out": out.stride(2), "stride_out_n": out.stride(0) // splits,
         "SPLIT": right_units is not None, "HIGH": tile.high, "WIDE": tile.wide,
-        "DEPTH": tile.depth,
+        "DEPTH": tile.depth, **_layout(right),
     }  # fmt: skip
+    if right_units is not None:  # whose rows are filled up
+        arguments["FOURS"] = False
     programs = n * splits * _tiles(a, tile.high) * _tiles(c, tile.wide)
     return Launch(products._multiply, programs, arguments, **tile.options)
 
@@ -319,5 +339,6 @@ def _split(
         "low": low, "out_n": out.stride(0), "out_row": out.stride(1), "out_inner": out.stride(2),
         "units_n": units.stride(0), "given_n": given.stride(0), "given_row": given.stride(1),
         "given_inner": given.stride(2), "ROWS": rows, "WIDE": wide,
+        "FOURS": given.stride(2) == 1 and fours(length, *given.stride()[:2]),
     }  # fmt: skip
     return Launch(products._split, n * num // rows, arguments, num_warps=4)

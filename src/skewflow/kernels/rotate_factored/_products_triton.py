@@ -156,10 +156,13 @@ def _split(
     given_n,
     given_row,
     given_inner,
+    FOURS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """Split the rows of a matrix; `low` is the way from the higher to the lower parts."""
+    if FOURS:
+        length, given_row, given_n = length // 4 * 4, given_row // 4 * 4, given_n // 4 * 4
     tiles = rows // ROWS
     matrix = (tl.program_id(0) // tiles).to(tl.int64)
     here = (tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -193,14 +196,24 @@ def _multiply(
     stride_out,
     stride_out_n,
     SPLIT: tl.constexpr,
+    FOURS: tl.constexpr,
+    UPRIGHT: tl.constexpr,
     HIGH: tl.constexpr,
     WIDE: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
     """The pairs (n, a, b) times X (n, b, c), or other pairs if it is `SPLIT`.
 
-    Each share of b lies apart in `out`. Pairs have zeros behind b.
+    Each share of b lies apart in `out`. Pairs have zeros behind b. `UPRIGHT`: the columns of X
+    are contiguous, not its rows. `FOURS`: see `fours`.
     """
+    if FOURS:
+        b, c, right_n = b // 4 * 4, c // 4 * 4, right_n // 4 * 4
+        stride_out, stride_out_n = stride_out // 4 * 4, stride_out_n // 4 * 4
+        if UPRIGHT:
+            stride_rj = stride_rj // 4 * 4
+        else:
+            stride_ri = stride_ri // 4 * 4
     down, across = tl.cdiv(a, HIGH), tl.cdiv(c, WIDE)
     part = tl.program_id(0) // (down * across)
     matrix, split = (part // splits).to(tl.int64), part % splits
@@ -246,12 +259,22 @@ def _apply(
     size,
     wide_d,
     wide_k,
-    stride_x,
+    x_n,
+    x_row,
+    x_column,
+    FOURS: tl.constexpr,
+    UPRIGHT: tl.constexpr,
     HIGH: tl.constexpr,
     WIDE: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
     """X + L C, unless the factors were not finite."""
+    if FOURS:
+        d, k, x_n = d // 4 * 4, k // 4 * 4, x_n // 4 * 4
+        if UPRIGHT:
+            x_column = x_column // 4 * 4
+        else:
+            x_row = x_row // 4 * 4
     down, across = tl.cdiv(d, HIGH), tl.cdiv(k, WIDE)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
     if tl.load(scales_ptr + matrix * (size + 1) + size) < float("inf"):
@@ -277,12 +300,12 @@ def _apply(
             at_c += DEPTH * wide_k
         C_units_ptr += matrix * wide_k + column
         total *= tl.load(C_units_ptr + columns, mask=before, other=0.0)
-        X_ptr += matrix * stride_x[0] + row * stride_x[1] + column * stride_x[2]
+        X_ptr += matrix * x_n + row * x_row + column * x_column
         # In two halves, for which the registers suffice.
         parts = tl.permute(tl.reshape(total, (HIGH, 2, WIDE // 2)), (0, 2, 1)).split()
         columns = tl.arange(0, WIDE // 2)[None, :]
         for half in tl.static_range(2):
             across_x = columns + half * (WIDE // 2)
-            at = X_ptr + (rows * stride_x[1] + across_x * stride_x[2])
+            at = X_ptr + (rows * x_row + across_x * x_column)
             present = (row + rows < d) & (column + across_x < k)
             tl.store(at, tl.load(at, mask=present, other=0.0) + parts[half], mask=present)

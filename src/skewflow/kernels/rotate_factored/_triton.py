@@ -81,6 +81,7 @@ def _balance(
     rows_of_t,
     HAS_V: tl.constexpr,
     HAS_AX: tl.constexpr,
+    FOURS: tl.constexpr,
     SHARES: tl.constexpr,
     HALF: tl.constexpr,
     HIGH: tl.constexpr,
@@ -92,6 +93,8 @@ def _balance(
     told. T is the sum of its shares. What is written for row i of the product with J comes from the
     row i + r, or i - r.
     """
+    if FOURS:
+        k = k // 4 * 4
     half = size // 2
     down, wide = tl.cdiv(size, HIGH), tl.cdiv(size, WIDE)
     across = wide + tl.cdiv(k, WIDE)
@@ -230,11 +233,14 @@ def _combine(
     size,
     k,
     wide_k,
+    FOURS: tl.constexpr,
     TILES: tl.constexpr,
     BLOCK: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
     """What the rows of L^T, in their units, are multiplied by: the scaled eta P J T."""
+    if FOURS:
+        k = k // 4 * 4
     down, across = tl.cdiv(size, BLOCK), tl.cdiv(k, BLOCK)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
     eta, length = _length(norms_ptr, scales_ptr, numbers_ptr, matrix, longest, tiles, size, TILES)
