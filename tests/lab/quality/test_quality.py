@@ -55,6 +55,21 @@ def bench(tmp_path):
     return run
 
 
+def test_who_is_far_behind_races_with_his_best_setting_alone():
+    def search(*losses):
+        return {"trials": [{"loss": loss} for loss in losses], "finalists": ["best", "near"]}
+
+    # Gaps of 1e-6, 2e-2 and 5e-3 of the start's; one that failed; one without trials.
+    searches = {"fast": search(1e-6, 0.1), "slow": search(None, 0.02), "fair": search(5e-3)}
+    searches |= {"lost": search(None), "other": search()}
+    found = module.entries(searches, 1.0, 0.0)
+    alone = {name for name, settings in found.items() if settings == ["best"]}
+    assert alone == {"slow", "lost", "other"}
+    assert found["fast"] == found["fair"] == ["best", "near"]
+    unknown = module.entries(searches, 1.0, None)
+    assert unknown["slow"] == ["best", "near"]  # where the gap is not known only the start counts
+
+
 def test_a_run_has_every_cell_in_its_tables_and_on_the_page(bench, tmp_path):
     summary = bench()
     assert summary["command"].startswith("skewflow bench quality --preset quick")

@@ -30,6 +30,7 @@ from .race import (
     climb,
     finalists,
     gradient_ms,
+    hopeless,
     peak_bytes,
     race,
     trial,
@@ -101,11 +102,11 @@ class Quality(Experiment[QualityConfig]):
         start = problem.fresh().loss(_first_point(name, problem))
         runs: list[dict[str, Any]] = []
         racers: list[Racer] = []
-        for method in config.methods:
-            found = run.result(f"{name}_{method}") or {}
-            if found["finalists"] and not found["slow"]:  # by seconds, not by what is compiled
+        searches = {m: run.result(f"{name}_{m}") or {} for m in config.methods}
+        for method, settings in entries(searches, start, problem.optimum).items():
+            if settings and not searches[method]["slow"]:  # by seconds, not by what is compiled
                 warm_up(problem, METHODS[method])
-            for each in found["finalists"]:
+            for each in settings:
                 racer = begin(problem, METHODS[method], Setting(each["exponent"], each["momentum"]))
                 runs.append({"method": method, **each})
                 if isinstance(racer, str):
@@ -223,6 +224,27 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
     result["finalists"] = [_named(setting, method, problem) for setting in chosen]
     peak = peak_bytes(problem, method, chosen[0], steps=1 if result["slow"] else WARM_UP)
     return result | {"peak_bytes": peak}
+
+
+def entries(
+    searches: Mapping[str, Mapping[str, Any]], start: float, optimum: float | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Who races with what: one who is far behind the best trial of all has his best setting only.
+
+    Args:
+        searches: Results of the searches, by the name of the method.
+        start: The first loss.
+        optimum: The least loss, if it is known.
+    """
+    least = {
+        name: min((t["loss"] for t in found["trials"] if t["loss"] is not None), default=math.inf)
+        for name, found in searches.items()
+    }
+    best = min(least.values())
+    return {
+        name: found["finalists"][: 1 if hopeless(least[name], start, best, optimum) else None]
+        for name, found in searches.items()
+    }
 
 
 def _named(setting: Setting, method: Method, problem: Problem) -> dict[str, float | None]:

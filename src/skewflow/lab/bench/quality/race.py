@@ -260,22 +260,21 @@ def begin(problem: Problem, method: Method, setting: Setting) -> Racer | str:
 
 
 def finalists(scores: Mapping[Setting, float], deterministic: bool) -> list[Setting]:
-    """Who races: the best setting of the trials, two rates near it, the best of other momenta.
+    """Who races: the best setting of the trials, rates near it, the best of other momenta.
 
     A grid may meet or miss a method's best rate, and where it lies is luck: so the rates are half
-    a factor apart. With exact gradients both neighbours run, since the best rate lies just below
-    the one that diverges. With batches, a run that is longer than a trial wants a lower rate, since
-    the noise stays with a constant one: the half and the whole factor below. Which momentum is
-    better may be luck as well: the best setting with each runs.
+    a factor apart, and both neighbours run. With batches, a run that is longer than a trial may
+    want a much lower rate, since the noise stays with a constant one: that of a whole factor below
+    runs, too. Which momentum is better may be luck as well: the best setting with each runs.
 
     Returns:
-        Three settings, four of a method with momentum, the best first; none if all were lost.
+        The best first, and one less of a method without momentum; none if all were lost.
     """
     found = sorted((s for s in scores if math.isfinite(scores[s])), key=lambda s: scores[s])
     if not found:
         return []
     best = found[0]
-    steps = (0.5, -0.5) if deterministic else (-0.5, -1)
+    steps = (0.5, -0.5) if deterministic else (0.5, -0.5, -1)
     near = [Setting(best.exponent + step, best.momentum) for step in steps]
     others = {s.momentum: s for s in reversed(found) if s.momentum != best.momentum}
     return [best, *near, *others.values()]
