@@ -7,7 +7,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from skewflow.kernels._polar_triton import SCALARS, blend_of, cut_of, decide_of, series_of
-from skewflow.kernels._small_polar_triton import MUCH_SHARED
+from skewflow.kernels._small_polar_triton import MUCH_SHARED, ROWS
+from skewflow.kernels._small_polar_triton import plan_small_polar as plan_small
 from skewflow.kernels._triton import Launch, Operands
 from skewflow.kernels.multiply_parts import SHARED
 from skewflow.kernels.multiply_parts._triton import (
@@ -23,6 +24,7 @@ from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_factored._launches_triton import Workspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.update import Update
+from skewflow.optim._polar import LONGEST, WIDEST
 from skewflow.optim._small_polar import plan_small_polar
 
 TYPES = {
@@ -157,6 +159,12 @@ def main() -> None:
         print("small polar", k, rich)
         if shared > (MUCH_SHARED if k == 64 else SMALL_SHARED):
             raise MemoryError(f"a small exact step takes {shared} bytes of shared memory.")
+    limits = {"longest": LONGEST, "widest": WIDEST, "width": 0.05, "error": 2e-7}
+    (launch,) = plan_small(ours, update, **limits, block_d=ROWS // 2).launches
+    shared = compile_launch(launch)
+    print("small polar, half as many rows")
+    if shared > SMALL_SHARED:
+        raise MemoryError(f"a small exact step of half as many rows takes {shared} bytes.")
     X = torch.zeros(1, 600, 200)
     A, B = torch.zeros(1, 40, 600).mT, torch.zeros(1, 200, 40)
     for known in (False, True):

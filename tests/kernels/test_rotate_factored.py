@@ -136,6 +136,20 @@ def test_factors_may_lie_anywhere(generator, device):
     assert all(torch.equal(end, Y) for end in ends)
 
 
+def test_points_may_lie_anywhere(generator, device):
+    """Of sides that are multiples of four not every way to lie has rows that begin at such."""
+    X, A, B = (t.to(device) for t in factors(2, 40, 40, 8, generator, torch.float32))
+    strides = [(1600, 40, 1), (1640, 41, 1), (1641, 40, 1), (1760, 44, 1)]
+    strides += [(1600, 1, 40), (1641, 1, 41), (3200, 80, 2)]
+    ends = []
+    for stride in strides:
+        Y = torch.full((7000,), torch.nan, device=device).as_strided(X.shape, stride).copy_(X)
+        Workspace(Y, 8, has_v=False, has_ax=False)(Y, A, B, 0.01, None, None, 0, 1e-5)
+        ends.append(Y.contiguous())
+    assert not torch.equal(X, ends[0])
+    assert all(torch.equal(end, ends[0]) for end in ends)
+
+
 def test_ranks_of_one_workspace_may_differ(generator, device):
     X, A, B = (t.to(device) for t in factors(1, 40, 40, 12, generator, torch.float32))
     workspace = Workspace(X, 12, has_v=True, has_ax=True)

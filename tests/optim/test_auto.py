@@ -1,6 +1,7 @@
 """What "auto" chooses, and that it says so."""
 
 import math
+import types
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from helpers import randn
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._auto import MOST_OPERATIONS
+from skewflow.optim._auto import MOST_OPERATIONS, auto_choice
+from skewflow.optim._single import Single
 
 
 def made(d, generator, flow=FlowSGD, **options):
@@ -36,6 +38,29 @@ def test_small_weights_take_exact_steps_to_the_nearest_point(generator):
     assert optimizer.explain() == (
         "parameter 0 of group 0 (40 x 40 on cpu): exact steps, which take only 5e+05 operations."
     )
+
+
+def test_one_matrix_on_a_cpu_has_a_step_of_its_own(monkeypatch, generator):
+    taken = []
+    step = Single.step
+    monkeypatch.setattr(Single, "step", lambda self, update: taken.append(step(self, update)))
+    p, optimizer = made(20, generator, momentum=0.9)
+    run(p, optimizer, 3, generator)
+    assert len(taken) == 3
+    q, nesterov = made(20, generator, momentum=0.9, nesterov=True)
+    run(q, nesterov, 3, generator)
+    many = nn.Parameter(torch.stack([p.detach(), q.detach()]))
+    run(many, FlowSGD([many], lr=1e-3), 3, generator)
+    assert len(taken) == 3
+
+
+def test_on_a_device_that_nobody_measured_there_are_blocks(generator):
+    weight = types.SimpleNamespace(
+        view=types.SimpleNamespace(matrices=(1, 40, 40)),
+        p=types.SimpleNamespace(device=torch.device("mps")),
+    )
+    _, optimizer = made(4, generator)
+    assert auto_choice(weight, optimizer.param_groups[0]).size == 2
 
 
 def test_large_weights_take_blocks(monkeypatch, generator):
@@ -84,6 +109,24 @@ def test_factors_with_momentum_make_a_gradient_where_their_window_is_too_wide(ge
         q.grad = A @ B.mT
         plain.step()
     assert torch.allclose(p, q, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_factors_of_high_rank_take_exact_steps_also_of_large_weights(
+    monkeypatch, momentum, generator
+):
+    monkeypatch.setitem(MOST_OPERATIONS, "cpu", 1.0)
+    p, optimizer = made(40, generator, momentum=momentum)
+    q, exact = made(40, generator, momentum=momentum, block_size="dense", retraction="polar")
+    q.data.copy_(p.detach())
+    for _ in range(3):
+        A, B = (randn(40, 30, generator=generator, dtype=torch.float32) for _ in range(2))
+        optimizer.step(factors={p: (A, B)})
+        q.grad = A @ B.mT
+        exact.step()
+    if momentum == 0:  # else the window of factors forgets what is old
+        assert torch.allclose(p, q, atol=1e-6)
+    assert "exact steps, since its gradient came in factors of rank" in optimizer.explain()
 
 
 def test_explain_tells_what_was_asked_for_and_what_came_in_factors(generator):

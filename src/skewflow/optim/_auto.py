@@ -65,25 +65,28 @@ def auto_choice(weight: Weight, group: dict[str, Any]) -> Choice:
     cheapest = "the largest size that costs at most twice SGD"
     if group["sampler"] != "uniform" or group["retraction"] != "exp" or "betas" in group:
         return Choice(size, cheapest)
+    most = MOST_OPERATIONS.get(weight.p.device.type)
+    if most is None:
+        return Choice(size, cheapest)
     operations = 8.0 * n * d * k * k  # of four products
-    if operations > MOST_OPERATIONS["cuda" if weight.p.device.type == "cuda" else "cpu"]:
+    if operations > most:
         return Choice(size, f"{cheapest}; an exact step takes {operations:.0e} operations")
     return Choice(d, f"which take only {operations:.0e} operations")
 
 
-def told(weight: Weight, group: dict[str, Any], rank: int | None) -> str:
+def told(weight: Weight, group: dict[str, Any], by_factors: str | None) -> str:
     """A line about one weight.
 
     Args:
         weight: The weight.
         group: Its options.
-        rank: Of the factors of its last step, or None.
+        by_factors: What its last step was, if that was by factors.
     """
     n, d, k = weight.view.matrices
     shape = f"{d} x {k}" if n == 1 else f"{n} x {d} x {k}"
     line = f"{weight.name} ({shape} on {weight.p.device}): "
-    if rank is not None:
-        return f"{line}factored steps, since its gradient came in factors of rank {rank}."
+    if by_factors is not None:
+        return f"{line}{by_factors}."
     size, why = group["block_size"], "as was asked for"
     if size == "auto":
         choice = auto_choice(weight, group)

@@ -102,10 +102,11 @@ def capture_factors(
 
     The gradient of a linear layer is a product $g^\top a$ of what its backward pass has at hand, of
     rank batch. With it `FlowSGD` takes the exact step in the time the gradient itself would take,
-    which is then never formed: `weight.grad` stays None, and `FlowSGD.step` finds the factors.
-    Those of several backward passes, or of several uses of a weight, are joined;
-    `FlowSGD.zero_grad` drops them, the `zero_grad` of a module does not. The weight and the inputs
-    of its layer must not be written to before the step, which refuses that. Not in the paper.
+    which is not formed unless the rank is so large that this is cheaper; even then `weight.grad`
+    stays None, and `FlowSGD.step` finds the factors. Those of several backward passes, or of
+    several uses of a weight, are joined; `FlowSGD.zero_grad` drops them, the `zero_grad` of a
+    module does not. The weight and the inputs of its layer must not be written to before the step,
+    which refuses that. Not in the paper.
 
     What works on gradients does not see factors: hooks of the weight, clipping, and a `GradScaler`,
     which is refused. Factors are not averaged between processes, so `step` refuses them there.

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kernels._devices import on
 from ..kernels.multiply_parts import is_faster
 from ._guard import FACTORED_EVERY, FACTORED_TOLERANCE, TOLERANCE, polish_, residuals
 from ._weights import Weight
@@ -65,7 +66,7 @@ class Drift:
         pinned = torch.empty(len(weights), dtype=seen.dtype, pin_memory=True)
         pinned.copy_(seen, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(seen.device))
         for weight, drift in zip(weights, pinned, strict=True):
             self._pending[weight.p] = (drift, event)
             states[weight.p].pop("drift", None)
@@ -94,7 +95,8 @@ def _polish(
             if is_faster(X):
                 from ..kernels import _polar_parts_triton as by_parts
 
-                by_parts.polish_(X)
+                with on(X.device):
+                    by_parts.polish_(X)
             else:
                 polish_(X)
             store(weight, X)

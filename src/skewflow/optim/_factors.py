@@ -210,8 +210,8 @@ class FactoredSteps:
         self._step = FactoredStep()
         self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
         self._products: dict[Weight, tuple[Any, Tensor, Tensor]] = {}
-        self.ranks: dict[Tensor, int] = {}
-        """Of the weights whose last step was a factored one."""
+        self.kinds: dict[Tensor, str] = {}
+        """Of the weights whose last step was by factors: what it was, and why."""
 
     def as_gradients(
         self,
@@ -221,9 +221,9 @@ class FactoredSteps:
     ) -> list[Factored]:
         """Those that are stepped as their gradient would be, which is formed.
 
-        Without momentum they are those above the break-even whose gradient would take the same
-        exact step; that of a half weight would be rounded. With momentum "auto" decides so, where
-        a window of factors has a multiple of their rank. And what has begun one way goes on.
+        They are those above the break-even whose gradient would take the same exact step; that of
+        a half weight would be rounded. With momentum "auto" decides so, where a window of factors
+        has a multiple of their rank. And what has begun one way goes on.
         """
         found = []
         for one in ones:
@@ -234,11 +234,11 @@ class FactoredSteps:
                 if group["block_size"] != "auto" or "factors_a" in state:
                     continue
                 rank *= 2 * group["factor_window"] - 1
-                formed = "momentum_buffer" in state or not is_worth_it(rank, d, k, device)
+                begun, may = "momentum_buffer" in state, True
             else:
-                formed = not (is_worth_it(rank, d, k, device) or weight.is_half)
-                formed = formed and size_of(group, weight) == "dense"
-            if formed:
+                begun, may = False, not weight.is_half
+            may = may and not is_worth_it(rank, d, k, device)
+            if begun or (may and size_of(group, weight) == "dense"):
                 found.append(one)
         return found
 
@@ -327,14 +327,15 @@ class FactoredSteps:
             tangent, window = tangent_factors(X, A, B, *known), one.group["factor_window"]
             A, B, finite = with_momentum(state, (A, B), tangent, update, window)
             V = AX = None
-        self.ranks.pop(weight.p, None)
+        why = f"since its gradient came in factors of rank {A.shape[-1]}"
         if is_worth_it(A.shape[-1], weight.d, X.shape[-1], X.device):
-            self.ranks[weight.p] = A.shape[-1]
+            self.kinds[weight.p] = f"factored steps, {why}"
             flag = self._flag(weight)[1] if late and not skip else None
             usable = self._step(X, A, B, update.lr, V, AX, flag)
             if skip:
                 finite = usable.all() if finite is None else finite & usable.all()
         else:
+            self.kinds[weight.p] = f"exact steps, {why}, too many for factored ones"
             with users_precision(X):
                 G = A @ B.mT
             largest = torch.linalg.vector_norm(G, ord=float("inf"))

@@ -157,7 +157,7 @@ class Flow(torch.optim.Optimizer, ABC):
                     self._step_group(plan, capturing)
             else:  # kernels know nothing of autograd
                 self._step_group(plan, capturing)
-        self._factored.ranks.clear()
+        self._factored.kinds.clear()
         if factored:
             self._step_factored(factored)
         self._tick(capturing)
@@ -171,7 +171,7 @@ class Flow(torch.optim.Optimizer, ABC):
     def explain(self) -> str:
         """What each weight gets, and why, in a line for each; `print` it."""
         return "\n".join(
-            told(self._weights[p], group, self._factored.ranks.get(p))
+            told(self._weights[p], group, self._factored.kinds.get(p))
             for group in self.param_groups
             for p in group["params"]
         )

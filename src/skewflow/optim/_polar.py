@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.precision import full_precision, is_coarse, is_exact, users_precision
+from ..kernels._devices import on
 from ..kernels.multiply_parts import is_faster
 from ..kernels.multiply_where import has_kernel, multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
@@ -92,7 +93,8 @@ def _step_of_parts(
 
     lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
     limits = Limits(LONGEST, _longest_for_one_term(X), _intervals(X.dtype, X.device), WIDEST)
-    return step(X, D, lr, limits, tangent=tangent)
+    with on(X.device):
+        return step(X, D, lr, limits, tangent=tangent)
 
 
 def _longest_for_one_term(X: Tensor) -> float:
@@ -162,8 +164,7 @@ def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
 
     lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
     Y = torch.empty(X.shape, dtype=X.dtype, device=X.device)
-    # A launch goes to the current device; that of the interpreter is the CPU.
-    with torch.cuda.device(X.device) if X.device.type == "cuda" else nullcontext():
+    with on(X.device):
         cut_of(Y, X, R, (frobenius(R), frobenius(D)), lr, LONGEST)({}, 0)
         P = _gram(Y)
         intervals = _intervals(X.dtype, X.device)

@@ -251,12 +251,18 @@ def test_a_trial_that_is_hopeless_half_way_stops_there_with_its_loss(clock):
     assert clock.steps == 10
 
 
-@pytest.mark.parametrize("bad", [3.0, math.nan])
 @pytest.mark.parametrize("when", [2, 10])
-def test_a_trial_that_is_lost_at_a_look_stops_there(clock, bad, when):
-    problem, method = walk(clock, [1.0], {when: torch.full((5, 2), bad)})
+def test_a_trial_that_is_not_finite_at_a_look_stops_there(clock, when):
+    problem, method = walk(clock, [1.0], {when: torch.full((5, 2), math.nan)})
     assert trial(problem, method, Setting(0, 0.0), 20.0) == math.inf
     assert clock.steps == when
+
+
+@pytest.mark.parametrize(("when", "loss"), [(2, 1.0), (10, 1.0), (20, math.inf)])
+def test_a_trial_that_is_far_from_the_manifold_may_come_back(clock, when, loss):
+    problem, method = walk(clock, [1.0], {when: torch.full((5, 2), 3.0)})
+    assert trial(problem, method, Setting(0, 0.0), 20.0) == loss
+    assert clock.steps == 20
 
 
 def test_a_trial_takes_one_step_at_least(clock):

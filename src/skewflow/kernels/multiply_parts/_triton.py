@@ -104,7 +104,7 @@ def _split(
     at = given_ptr + matrix * stride_given[0] + rows * stride_given[1] + columns * stride_given[2]
     x = tl.load(at, mask=(rows < a) & (columns < b), other=0.0)
     at = out_ptr + matrix * 2 * high * wide + rows * wide + columns
-    store_parts(at, high * wide, x * scale, (rows < high) & (columns < wide))
+    store_parts(at, high.to(tl.int64) * wide, x * scale, (rows < high) & (columns < wide))
 
 
 @triton.jit
@@ -178,7 +178,7 @@ def _multiply(
         parts_ptr += matrix * 2 * parts_a * parts_c
     if HAS_OUT:
         out_ptr += matrix * a * c
-    low = parts_a * parts_c
+    low = parts_a.to(tl.int64) * parts_c
     if SYMMETRIC:
         # Of what lies in two tiles one is written, so that two runs give the same bits.
         _store(

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .._devices import on
 from . import reference
 
 
@@ -40,7 +41,8 @@ def multiply_where_(
     if out.device.type == "cuda" and has_kernel(out):
         from ._triton import multiply_where_ as fused
 
-        fused(out, A, B, live, C, alpha, beta)
+        with on(out.device):
+            fused(out, A, B, live, C, alpha, beta)
     else:
         reference.multiply_where_(out, A, B, live, C, alpha, beta)
 

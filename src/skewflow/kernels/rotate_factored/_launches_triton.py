@@ -1,6 +1,5 @@
 """The memory and the launches of factored steps on CUDA, for weights of one shape."""
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ import triton
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from .._devices import on
 from .._graphs import capture
 from .._triton import Launch
 from ..multiply_parts._triton import Tiles
@@ -120,8 +120,7 @@ class Workspace:
         numbers = {"lr": -min(lr, LARGEST_LR), "tolerance": tolerance, "row": row}
         numbers["rank"] = A.shape[2]
         device, on_cuda = X.device, X.device.type == "cuda"
-        elsewhere = on_cuda and device.index != torch.cuda.current_device()
-        with torch.cuda.device(device) if elsewhere else nullcontext():
+        with on(device):
             first(numbers, torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0)
             rest(device)
         return self._usable

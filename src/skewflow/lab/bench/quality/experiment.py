@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from . import report
 from .methods import METHODS, Method
 from .problem import Problem, on_manifold
 from .race import (
+    COLD,
     FIRST_RATES,
     LOOKS,
     MOMENTA,
@@ -103,9 +104,15 @@ class Quality(Experiment[QualityConfig]):
         runs: list[dict[str, Any]] = []
         racers: list[Racer] = []
         searches = {m: run.result(f"{name}_{m}") or {} for m in config.methods}
+        if any("slow" not in found for found in searches.values()):
+            raise RunError(
+                f"the searches on {name} must be those of this suite: they were made by an earlier "
+                "one, with other rules. Begin anew elsewhere with --out, or remove that folder."
+            )
         for method, settings in entries(searches, start, problem.optimum).items():
-            if settings and not searches[method]["slow"]:  # by seconds, not by what is compiled
-                warm_up(problem, METHODS[method])
+            if not searches[method]["slow"]:  # by seconds, not by what is compiled
+                for momentum in sorted({each["momentum"] for each in settings}):
+                    warm_up(problem, METHODS[method], replace(COLD, momentum=momentum))
             for each in settings:
                 racer = begin(problem, METHODS[method], Setting(each["exponent"], each["momentum"]))
                 runs.append({"method": method, **each})
@@ -204,6 +211,8 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
     if step > seconds:
         momenta, most = MOMENTA[:1], len(FIRST_RATES)
         result |= {"slow": True, "remark": report.slow(step)}
+    for momentum in momenta[1:]:  # has other kernels
+        warm_up(problem, method, replace(COLD, momentum=momentum))
     for turn, momentum in enumerate(momenta):
 
         def score(exponent: int, momentum: float = momentum, turn: int = turn) -> float:

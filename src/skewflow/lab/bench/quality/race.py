@@ -203,8 +203,8 @@ def trial(
 ) -> float:
     """The last loss of a short run, or infinity.
 
-    One that is lost, or has failed, after a tenth or a half of it stops there, and so does one
-    that is hopeless after a half.
+    One that has failed after a tenth or a half of it stops there, and so does one that is hopeless
+    after a half.
 
     Args:
         problem: What is minimised.
@@ -218,10 +218,11 @@ def trial(
         return math.inf
     for part in (EARLY, HALF, 1.0):
         racer.advance(part * seconds)
-        if racer.record()["failure"] is not None:
+        if racer.failure is not None:
             return math.inf
-        loss = racer.curve[-1]["loss"]
-        if part == HALF and hopeless(loss, racer.curve[0]["loss"], best, problem.optimum):
+        loss = math.inf if racer.away is not None else racer.curve[-1]["loss"]
+        near = racer.away is None  # one who is far away may come back
+        if part == HALF and near and hopeless(loss, racer.curve[0]["loss"], best, problem.optimum):
             break
     return loss
 
