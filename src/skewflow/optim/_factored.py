@@ -71,13 +71,17 @@ class FactoredStep:
         self._calls += 1
         if is_decided_on_device(X):
             return self._on_device(X, A, B, lr, V, AX, flag)
+        n, Y = len(X), X
+        if n == 1:
+            Y, A, B = X[0], A[0], B[0]
+            V, AX = (F if F is None else F[0] for F in (V, AX))
         with full_precision():
-            omega = generator_of(A, X @ B if V is None else V)
+            omega = generator_of(A, Y @ B if V is None else V)
             if lr * float(omega.norm.max()) > LONGEST:
-                X.copy_(dense_step(X, A @ B.mT, lr, "exp"))
+                X.copy_(dense_step(X, (A @ B.mT).view(X.shape), lr, "exp"))
             else:
-                X.copy_(rotate_factored(X, omega, torch.full_like(omega.norm, -lr), AX))
-        return torch.ones(len(X), dtype=torch.bool, device=X.device)
+                Y.copy_(rotate_factored(Y, omega, torch.full_like(omega.norm, -lr), AX))
+        return torch.ones(n, dtype=torch.bool, device=X.device)
 
     def fits(self, X: Tensor, B: Tensor, V: Tensor) -> bool:
         """Whether V is X B, by a row that changes from step to step; waits for the device."""
