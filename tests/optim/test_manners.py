@@ -278,3 +278,54 @@ def test_hooks_are_called_once_a_step_and_see_the_weight_before_and_after(genera
     finally:
         handle.remove()
     assert seen == [("before", True, True), ("after", True, False)]
+
+
+@pytest.mark.parametrize("block_size", ["auto", "dense", 2])
+def test_a_step_under_autocast_is_the_step(block_size, generator):
+    p, q = (nn.Parameter(torch.eye(20)) for _ in range(2))
+    ours, plain = (FlowSGD([w], lr=0.1, momentum=0.9, block_size=block_size) for w in (p, q))
+    for _ in range(3):
+        p.grad = torch.randn(20, 20, generator=generator)
+        q.grad = p.grad.clone()
+        with torch.autocast("cpu", torch.bfloat16):
+            ours.step()
+        plain.step()
+    assert torch.equal(p, q)
+
+
+def test_a_state_that_is_cleared_is_begun_anew(generator):
+    p = nn.Parameter(torch.eye(8))
+    optimizer = FlowSGD([p], lr=0.1, momentum=0.9, nonfinite="skip")
+    p.grad = torch.randn(8, 8, generator=generator)
+    optimizer.step()
+    before = p.detach().clone()
+    optimizer.state.clear()
+    p.grad = torch.zeros(8, 8)
+    optimizer.step()
+    assert torch.allclose(p, before, atol=1e-6)
+    assert "momentum_buffer" in optimizer.state_dict()["state"][0]
+    optimizer.state.clear()
+    p.grad = torch.full((8, 8), torch.nan)
+    optimizer.step()
+    assert optimizer.state[p]["skipped"] == 1
+
+
+def test_gradients_with_a_graph_are_taken_as_they_are(generator):
+    p = nn.Parameter(torch.eye(8))
+    A = torch.randn(8, 8, generator=generator)
+    (p.grad,) = torch.autograd.grad((p - A).square().sum(), p, create_graph=True)
+    FlowSGD([p], lr=0.01).step()  # which warns of nothing
+    assert not torch.equal(p, torch.eye(8))
+    p.grad = None  # or the graph holds on to it
+
+
+def test_a_momentum_that_may_not_be_written_leaves_the_weight_alone(generator):
+    p = nn.Parameter(torch.eye(8))
+    optimizer = FlowSGD([p], lr=0.1, momentum=0.9)
+    p.grad = torch.randn(8, 8, generator=generator)
+    with torch.inference_mode():
+        optimizer.step()
+    before = p.detach().clone()
+    with pytest.raises(RuntimeError, match="inference"):
+        optimizer.step()
+    assert torch.equal(p, before)

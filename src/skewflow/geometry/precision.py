@@ -1,6 +1,6 @@
 """Products that do not inherit torch's switches for coarser float32 arithmetic."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import torch
 from torch import Tensor
@@ -43,6 +43,17 @@ def is_exact(X: Tensor) -> bool:
     on_cuda = X.device.type == "cuda"
     backend = torch.backends.cuda.matmul if on_cuda else torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     return backend.fp32_precision in EXACT
+
+
+def no_autocast() -> AbstractContextManager[object]:
+    """Products in the types of their factors, also where the user's autocast would round these."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if not kinds:
+        return nullcontext()
+    stack = ExitStack()
+    for kind in kinds:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
 
 
 def users_precision(X: Tensor) -> AbstractContextManager[None]:

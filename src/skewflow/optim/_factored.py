@@ -37,7 +37,7 @@ class FactoredStep:
     def __init__(self) -> None:
         self._workspaces: dict[tuple[object, ...], Workspace] = {}
         self._captured: set[Workspace] = set()
-        self._calls = 0
+        self._calls = self._looks = 0
 
     def __call__(
         self,
@@ -85,7 +85,8 @@ class FactoredStep:
 
     def fits(self, X: Tensor, B: Tensor, V: Tensor) -> bool:
         """Whether V is X B, by a row that changes from step to step; waits for the device."""
-        row = self._calls % X.shape[1]
+        self._looks += 1
+        row = self._looks % X.shape[1]
         with full_precision():
             error = X[:, row, None] @ B - V[:, row, None]
         length = _tolerance(X) * torch.linalg.vector_norm(B, dim=(-2, -1))

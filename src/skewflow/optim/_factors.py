@@ -234,10 +234,10 @@ class FactoredSteps:
                 if group["block_size"] != "auto" or "factors_a" in state:
                     continue
                 rank *= 2 * group["factor_window"] - 1
-                begun, may = "momentum_buffer" in state, True
+                begun = "momentum_buffer" in state
             else:
-                begun, may = False, not weight.is_half
-            may = may and not is_worth_it(rank, d, k, device)
+                begun = False
+            may = not (weight.is_half or is_worth_it(rank, d, k, device))
             if begun or (may and size_of(group, weight) == "dense"):
                 found.append(one)
         return found

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..geometry.matrices import MatrixView
+from ..geometry.precision import no_autocast
 from ..kernels._graphs import Graphs
 from ..kernels.update import Update
 from ..samplers import Sampler
@@ -126,10 +127,11 @@ class Flow(torch.optim.Optimizer, ABC):
                 f"{', '.join(map(str, self._replayed))}. Make an optimiser for each."
             )
         self._factored.complain()
-        if factors or is_anything_recorded():
-            self._step_with_factors(factors, capturing)
-        else:
-            self._step_all((), capturing)
+        with no_autocast():
+            if factors or is_anything_recorded():
+                self._step_with_factors(factors, capturing)
+            else:
+                self._step_all((), capturing)
         return loss
 
     def _step_with_factors(self, factors: Factors | None, capturing: bool) -> None:
@@ -197,7 +199,7 @@ class Flow(torch.optim.Optimizer, ABC):
     def _plan(self, group: dict[str, Any]) -> Plan:
         """How this group is stepped; raises if a gradient cannot be used."""
         plan = self._plans.get(id(group))
-        if plan is None or not plan.fits(group):
+        if plan is None or not plan.fits(group, self.state):
             plan = self._plans[id(group)] = self._make_plan(group, plan)
         elif not plan.same_numbers(group):
             check_options(group)

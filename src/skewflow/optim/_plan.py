@@ -1,7 +1,7 @@
 """How the weights of one group are stepped: worked out once, and kept while nothing moves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ class Plan:
         checked: Those whose gradients are looked at before the step.
         skip: Leave out weights whose gradient is not finite.
         held: Tensors of the states that the launches know by address.
+        states: Those of the weights, which are known, too.
     """
 
     group: dict[str, Any]
@@ -64,6 +65,7 @@ class Plan:
     checked: list[Weight]
     skip: bool
     held: list[tuple[dict[str, Any], str, Tensor]]
+    states: list[tuple[Tensor, dict[str, Any]]]
 
     def __post_init__(self) -> None:
         self._bad: set[Weight] = set()
@@ -80,7 +82,7 @@ class Plan:
         for one in self.rest:
             one.update = update.with_stream(one.weight.stream)
 
-    def fits(self, group: dict[str, Any]) -> bool:
+    def fits(self, group: dict[str, Any], states: Mapping[Tensor, dict[str, Any]]) -> bool:
         """Whether nothing has changed but numbers and the addresses of gradients."""
         params = group["params"]
         if self.owner is not group or len(params) != len(self.params):
@@ -90,6 +92,8 @@ class Plan:
         if self.group != group and _switches(self.group) != _switches(group):
             return False
         if [place(p) for p in params] != self.places:
+            return False
+        if any(states.get(p) is not state for p, state in self.states):
             return False
         if any(state.get(key) is not tensor for state, key, tensor in self.held):
             return False
@@ -116,6 +120,7 @@ class Plan:
 
         grad = weight.p.grad
         assert grad is not None
+        grad = grad.detach() if grad.requires_grad else grad
         if is_usable(grad, by_torch=weight in self._exact):
             return
         if self.skip:
@@ -218,7 +223,10 @@ def make_plan(
         if key in state
     ]
     places = [place(p) for p in params]
-    return Plan(dict(group), update, group, params, places, made, exact, rest, checked, skip, held)
+    known = [(weight.p, state) for weight, state in zip(weights, states, strict=True)]
+    return Plan(
+        dict(group), update, group, params, places, made, exact, rest, checked, skip, held, known
+    )
 
 
 def _bucket_key(

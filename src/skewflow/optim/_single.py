@@ -45,6 +45,8 @@ def single_of(weights: Sequence[Weight], states: Sequence[dict[str, Any]]) -> Si
         return None
     stepped = [weight.p.detach()]
     stepped += [state["momentum_buffer"]] if "momentum_buffer" in state else []
+    if any(t.is_inference() for t in stepped):  # which may not be written to, after the weight is
+        return None
     views = [weight.view.matrix(t) for t in stepped]
     if any(view.data_ptr() != t.data_ptr() for view, t in zip(views, stepped, strict=True)):
         return None
