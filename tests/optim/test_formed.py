@@ -90,3 +90,33 @@ def test_factors_that_are_not_finite_are_refused_before_any_step(generator):
     skipping = FlowSGD([p, q], lr=0.01, nonfinite="skip")
     skipping.step(factors=given)
     assert [int(skipping.state[w]["skipped"]) for w in (p, q)] == [0, 1]
+
+
+def test_a_step_that_failed_does_not_decide_how_later_ones_go(generator):
+    start, other = (orthogonal_(torch.empty(64, 64), generator=generator) for _ in range(2))
+    many, few = factors(start, 60, generator), [factors(start, 1, generator) for _ in range(4)]
+    ends = []
+    for fails in (False, True):
+        p, q = nn.Parameter(start.clone()), nn.Parameter(other.clone())
+        optimizer = FlowSGD([p, q], lr=0.1, momentum=0.9)
+        if fails:
+            q.grad = torch.full((64, 64), torch.nan)
+            with pytest.raises(NonFiniteGradientError):
+                optimizer.step(factors={p: many})
+            optimizer.zero_grad()
+        for pair in few:
+            optimizer.step(factors={p: pair})
+        assert "factored steps" in optimizer.explain()
+        ends.append(p.detach())
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("size", [1e-8, 1e5])
+def test_the_gradient_of_a_half_weight_is_not_rounded(size, momentum, generator):
+    p = nn.Parameter(weight((32, 32), generator).detach().half())
+    before = p.detach().clone()
+    A, B = (F * size**0.5 for F in factors(before.float(), 30, generator))
+    FlowSGD([p], lr=0.001 / size, momentum=momentum).step(factors={p: (A, B)})
+    moved = (p - before).abs().max()
+    assert 0.001 < moved < 1

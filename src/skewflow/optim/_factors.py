@@ -210,6 +210,8 @@ class FactoredSteps:
         self._step = FactoredStep()
         self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
         self._products: dict[Weight, tuple[Any, Tensor, Tensor]] = {}
+        self.begun: set[Weight] = set()
+        """Weights that have a momentum of gradients."""
         self.kinds: dict[Tensor, str] = {}
         """Of the weights whose last step was by factors: what it was, and why."""
 
@@ -234,13 +236,21 @@ class FactoredSteps:
                 if group["block_size"] != "auto" or "factors_a" in state:
                     continue
                 rank *= 2 * group["factor_window"] - 1
-                begun = "momentum_buffer" in state
+                begun = self._has_begun(weight, state)
             else:
                 begun = False
             may = not (weight.is_half or is_worth_it(rank, d, k, device))
             if begun or (may and size_of(group, weight) == "dense"):
                 found.append(one)
         return found
+
+    def _has_begun(self, weight: Weight, state: dict[str, Any]) -> bool:
+        """Whether its momentum is that of gradients, which a step that failed has not begun."""
+        if "momentum_buffer" not in state:
+            self.begun.discard(weight)
+        elif weight not in self.begun and _has_moved(state):
+            self.begun.add(weight)
+        return weight in self.begun
 
     @torch.no_grad()
     def gradient(self, one: Factored) -> Tensor:

@@ -146,6 +146,7 @@ class Flow(torch.optim.Optimizer, ABC):
                 one.weight.p.grad = self._factored.gradient(one)
             rest = [one for one in factored if one not in formed] if formed else factored
             self._step_all(rest, capturing)
+            self._factored.begun.update(one.weight for one in formed)
         finally:
             for one in formed:
                 one.weight.p.grad = None
