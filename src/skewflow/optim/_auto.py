@@ -15,8 +15,8 @@ import torch
 from ._weights import Weight
 
 MOST_OPERATIONS = {"cpu": 2e9, "cuda": 1e11}
-"""Of an exact step: a square matrix of 630 rows on a CPU, of 2300 on CUDA, where it takes about a
-millisecond on an H200. With an exact gradient blocks make (s - 1) / (d - 1) of its progress."""
+"""Of an exact step: a square matrix of 630 rows on a CPU, of 2300 on CUDA. With an exact gradient
+blocks make (s - 1) / (d - 1) of its progress."""
 
 
 @cache

@@ -21,8 +21,8 @@ FACTORED_TOLERANCE = {dtype: tolerance / 4 for dtype, tolerance in TOLERANCE.ite
 """Of weights that are stepped by factors."""
 
 FACTORED_EVERY = 64
-"""Most factored steps between two looks. Their errors do not cancel as those of rotated rows do: it
-is 6e-9 a step of norm 1, and 4e-8 at the longest, see `rotate_factored`."""
+"""Most factored steps between two looks. Their errors do not cancel as those of rotated rows do:
+see `rotate_factored`."""
 
 SMALL = 1 << 20
 """Most elements of a parameter that is copied to be looked at together with others."""
