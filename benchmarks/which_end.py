@@ -60,7 +60,9 @@ def of_shape(d: int, k: int, device: str) -> dict[str, float]:
     for s in (*(s for s in BLOCKS if s < d), "dense"):
         p = nn.Parameter(X.clone())
         p.grad = G
-        optimizer = FlowSGD([p], lr=1e-4, block_size=s, retraction="polar" if s == "dense" else "exp")
+        optimizer = FlowSGD(
+            [p], lr=1e-4, block_size=s, retraction="polar" if s == "dense" else "exp"
+        )
         steps["exact" if s == "dense" else f"blocks of {s}"] = optimizer.step
     return milliseconds(steps, device)
 
@@ -106,7 +108,9 @@ def prices(row: dict[str, Any], exact: bool) -> dict[str, float]:
 
 def draw() -> None:
     """A panel for each device and each kind of gradients; the winner's price over that of SGD."""
-    files = {device: json.loads((DATA / f"which_end_{device}.json").read_text()) for device in SHAPES}
+    files = {
+        device: json.loads((DATA / f"which_end_{device}.json").read_text()) for device in SHAPES
+    }
 
     def drawing(canvas: Any) -> None:
         axes = canvas.subplots(2, 2)
@@ -158,7 +162,9 @@ def _rectangle(x: int, y: int, colour: str) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("cpu", "cuda", "draw"))
-    parser.add_argument("--save", action="store_true", help="write benchmarks/data/which_end_*.json")
+    parser.add_argument(
+        "--save", action="store_true", help="write benchmarks/data/which_end_*.json"
+    )
     args = parser.parse_args()
     if args.what == "draw":
         draw()

@@ -180,3 +180,13 @@ def test_a_weight_that_was_written_behind_autograds_back_is_reported_later(gener
     assert torch.equal(layer.weight, before)
     with pytest.raises(NonFiniteGradientError, match="kept by a layer with the same weight"):
         optimizer.step()
+
+
+def test_autograd_knows_that_a_step_has_written(generator):
+    W = nn.Parameter(random_stiefel(128, 128, generator=generator, dtype=torch.float32).cuda())
+    A, B = (randn(128, 8, generator=generator, dtype=torch.float32).cuda() for _ in range(2))
+    x = torch.ones(4, 128, device="cuda", requires_grad=True)
+    out = (x @ W).sum()
+    FlowSGD([W], **DENSE).step(factors={W: (A, B)})
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from ..geometry.precision import full_precision, is_exact
 from ..kernels.rotate_factored.reference import LONGEST, generator_of, rotate_factored
@@ -113,7 +114,9 @@ class FactoredStep:
         if is_capturing():  # the graph knows the memory by its address
             self._captured.add(workspace)
         row = self._calls % X.shape[1]
-        return workspace(X, A, B, lr, V, AX, row, _tolerance(X), flag)
+        done = workspace(X, A, B, lr, V, AX, row, _tolerance(X), flag)
+        increment_version(X)  # kernels know nothing of autograd
+        return done
 
 
 def is_decided_on_device(X: Tensor) -> bool:
