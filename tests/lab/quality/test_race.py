@@ -22,7 +22,8 @@ from skewflow.lab.bench.quality.race import (
     trial,
     warm_up,
 )
-from skewflow.lab.bench.quality.report import problem_summary, ratio, reached, verdict
+from skewflow.lab.bench.quality.report import problem_summary, ratio, verdict
+from skewflow.lab.bench.quality.standing import reached
 
 
 class Clock:

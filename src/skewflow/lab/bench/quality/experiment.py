@@ -1,4 +1,7 @@
-"""The suite as an experiment: a cell for each search, then one for the race of each problem."""
+"""The suite as an experiment: a cell for each search, then one for the race of each problem.
+
+A race has two heats: all run, then the leaders again.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +18,7 @@ from ...experiment import Experiment, Figure, Table, Timing
 from ...files import RunError
 from ...run import Run
 from . import report
+from .heats import second_heat
 from .methods import METHODS, Method
 from .problem import Problem, on_manifold
 from .race import (
@@ -63,6 +67,8 @@ class QualityConfig:
 class Quality(Experiment[QualityConfig]):
     """Each method searches its learning rate alone; then all race, in turn, from the same start.
 
+    The leaders of a race run again, at rates between those that ran (`second_heat`).
+
     Everything here is read off a clock, so that the summary of a second run is another one.
     """
 
@@ -101,45 +107,31 @@ class Quality(Experiment[QualityConfig]):
         self, config: QualityConfig, name: str, problem: Problem, seconds: float, run: Run
     ) -> dict[str, Any]:
         start = problem.fresh().loss(_first_point(name, problem))
-        runs: list[dict[str, Any]] = []
-        racers: list[Racer] = []
         searches = {m: run.result(f"{name}_{m}") or {} for m in config.methods}
         if any("slow" not in found for found in searches.values()):
             raise RunError(
                 f"the searches on {name} must be those of this suite: they were made by an earlier "
                 "one, with other rules. Begin anew elsewhere with --out, or remove that folder."
             )
-        for method, settings in entries(searches, start, problem.optimum).items():
+        settings = {
+            method: [Setting(each["exponent"], each["momentum"]) for each in finalists]
+            for method, finalists in entries(searches, start, problem.optimum).items()
+        }
+        for method, chosen in settings.items():
             if not searches[method]["slow"]:  # by seconds, not by what is compiled
-                for momentum in sorted({each["momentum"] for each in settings}):
+                for momentum in sorted({setting.momentum for setting in chosen}):
                     warm_up(problem, METHODS[method], replace(COLD, momentum=momentum))
-            for each in settings:
-                racer = begin(problem, METHODS[method], Setting(each["exponent"], each["momentum"]))
-                runs.append({"method": method, **each})
-                if isinstance(racer, str):
-                    runs[-1] |= {"curve": [], "failure": racer}
-                else:
-                    runs[-1]["racer"] = racer
-                    racers.append(racer)
-        done, total = 0, LOOKS * max(1, len(racers))
-
-        def on_look() -> None:
-            nonlocal done
-            done += 1
-            run.progress(done / total)
-
-        race(racers, seconds, on_look)
-        for each in runs:
-            if "racer" in each:
-                each |= each.pop("racer").record()
-        return {
+        result: dict[str, Any] = {
             "shape": list(problem.shape),
             "seconds": seconds,
             "start": start,
             "optimum": problem.optimum,
             "floor": SUITE[name].floor,
-            "runs": runs,
+            "runs": _heat(1, problem, settings, seconds, run),
         }
+        again = second_heat(result, [m for m in config.methods if METHODS[m].ours])
+        result["runs"] += _heat(2, problem, again, seconds, run)
+        return result
 
     def summarise(
         self, config: QualityConfig, cells: Mapping[str, dict[str, Any]]
@@ -233,6 +225,40 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
     result["finalists"] = [_named(setting, method, problem) for setting in chosen]
     peak = peak_bytes(problem, method, chosen[0], steps=1 if result["slow"] else WARM_UP)
     return result | {"peak_bytes": peak}
+
+
+def _heat(
+    number: int,
+    problem: Problem,
+    settings: Mapping[str, Sequence[Setting]],
+    seconds: float,
+    run: Run,
+) -> list[dict[str, Any]]:
+    """All settings of all methods run, in turn; what they did."""
+    runs: list[dict[str, Any]] = []
+    racers: list[Racer] = []
+    for method, chosen in settings.items():
+        for setting in chosen:
+            racer = begin(problem, METHODS[method], setting)
+            runs.append({"method": method, "heat": number})
+            runs[-1] |= _named(setting, METHODS[method], problem)
+            if isinstance(racer, str):
+                runs[-1] |= {"curve": [], "failure": racer}
+            else:
+                runs[-1]["racer"] = racer
+                racers.append(racer)
+    done, total = 0, LOOKS * max(1, len(racers))
+
+    def on_look() -> None:
+        nonlocal done
+        done += 1
+        run.progress((number - 1 + done / total) / 2)
+
+    race(racers, seconds, on_look)
+    for each in runs:
+        if "racer" in each:
+            each |= each.pop("racer").record()
+    return runs
 
 
 def entries(

@@ -5,16 +5,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...experiment import Figure, Table
+from .standing import AUTO, TINY, best_final, first, with_gaps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-AUTO = "auto"
 FEASIBLE = 1e-5
 """The largest distance to the manifold of a final point of ours, over sqrt(k)."""
 BY_HAND = 1.3
 """How much slower than our best choice "auto" may be."""
-TINY = 1e-16
 
 
 def problem_summary(
@@ -26,21 +25,16 @@ def problem_summary(
     """The target of a problem, and a row for each method.
 
     The target is the best final gap of the rivals, or the floor where it is below; that of our
-    choices by hand is a second one, which "auto" has to reach as they do. Gaps are
-    relative to that of the start; where the optimum is not known, the best loss that anybody has
-    seen stands for it.
+    choices by hand is a second one, which "auto" has to reach as they do. Runs of both heats count
+    alike.
     """
-    optimum = race["optimum"]
-    if optimum is None:
-        optimum = min((p["loss"] for run in race["runs"] for p in run["curve"]), default=0.0)
-    scale = race["start"] - optimum or 1.0  # nobody came below the start
-    runs = [run | {"points": _points(run["curve"], optimum, scale)} for run in race["runs"]]
-    target = _best_final([run for run in runs if run["method"] not in ours], race["floor"])
+    runs = with_gaps(race)
+    target = best_final([run for run in runs if run["method"] not in ours], race["floor"])
     by_hand = [run for run in runs if run["method"] in ours and run["method"] != AUTO]
-    own_target = _best_final(by_hand, race["floor"])
+    own_target = best_final(by_hand, race["floor"])
     rows = [
         _row(method, runs, search, target, method in ours)
-        | {"own_seconds": _first([r for r in runs if r["method"] == method], own_target)[0]}
+        | {"own_seconds": first([r for r in runs if r["method"] == method], own_target)[0]}
         for method, search in searches.items()
     ]
     best = _fastest([row for row in rows if not row["ours"]], "seconds")
@@ -211,62 +205,6 @@ def slow(step: float) -> str:
     )
 
 
-def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[float, float] | None:
-    """Seconds and steps at which a run first has this gap, between looks on a logarithmic scale.
-
-    Example:
-        >>> reached([(0.0, 0, 1.0), (1.0, 10, 0.1), (2.0, 20, 0.001)], 0.01)
-        (1.5, 15.0)
-    """
-    last = None
-    for t, n, g in points:
-        if g <= gap:
-            if last is None:
-                return t, n
-            t0, n0, g0 = last
-            part = math.log(g0 / gap) / math.log(g0 / max(g, TINY))
-            return t0 + part * (t - t0), n0 + part * (n - n0)
-        last = t, n, g
-    return None
-
-
-def _points(
-    curve: Sequence[Mapping[str, float]], optimum: float, scale: float
-) -> list[tuple[float, float, float]]:
-    """Seconds, steps and gap of each look, to six digits."""
-    return [
-        (float(f"{p['seconds']:.6g}"), p["steps"], float(f"{(p['loss'] - optimum) / scale:.6g}"))
-        for p in curve
-    ]
-
-
-def _final(run: Mapping[str, Any]) -> float:
-    """The last gap; infinity of a run that failed."""
-    return run["points"][-1][2] if run["failure"] is None else math.inf
-
-
-def _best_final(runs: Sequence[Mapping[str, Any]], floor: float) -> float | None:
-    """The least last gap, or the floor if that is more; None if no run came to its end."""
-    least = min(map(_final, runs), default=math.inf)
-    return max(floor, least) if math.isfinite(least) else None
-
-
-def _first(
-    runs: Sequence[Mapping[str, Any]], gap: float | None
-) -> tuple[float | None, float | None, Mapping[str, Any] | None]:
-    """Seconds and steps of the run that is first at a gap, and that run; else the best one."""
-    there = [
-        (*found, run)
-        for run in runs
-        if run["failure"] is None
-        and gap is not None
-        and (found := reached(run["points"], gap)) is not None
-    ]
-    if there:
-        return min(there, key=lambda each: each[0])
-    return None, None, min(runs, key=_final, default=None)
-
-
 def _fastest(rows: Sequence[dict[str, Any]], to: str) -> dict[str, Any] | None:
     there = [row for row in rows if row[to] is not None]
     return min(there, key=lambda row: row[to], default=None)
@@ -280,7 +218,7 @@ def _row(
     ours: bool,
 ) -> dict[str, Any]:
     """What the table says of a method: of its runs that which was first at the target."""
-    seconds, steps, run = _first([run for run in runs if run["method"] == method], target)
+    seconds, steps, run = first([run for run in runs if run["method"] == method], target)
     row: dict[str, Any] = {"method": method, "ours": ours, "note": search["excuse"]}
     row |= dict.fromkeys(("lr", "momentum", "final_gap", "ms", "error"))
     row |= {"seconds": seconds, "steps": steps, "points": []}

@@ -1,0 +1,88 @@
+"""Who runs again in the second heat of a race, and at which rates."""
+
+import pytest
+
+from skewflow.lab.bench.quality.heats import LEADERS, second_heat
+
+OURS = ("auto", "s=2", "s=16", "s=64", "dense")
+
+
+def run(method, *gaps, exponent=0.0, momentum=0.0, failure=None, lr=0.1):
+    curve = [
+        {"seconds": float(n), "steps": n, "loss": gap, "error": 0.0}
+        for n, gap in enumerate((1.0, *gaps))
+    ]
+    setting = {"exponent": exponent, "momentum": momentum, "lr": lr}
+    return {"method": method, "curve": curve, "failure": failure, **setting}
+
+
+def again(*runs, optimum=0.0, floor=1e-6):
+    race = {"start": 1.0, "optimum": optimum, "floor": floor, "runs": list(runs)}
+    found = second_heat(race, OURS)
+    return {m: [(s.exponent, s.momentum) for s in settings] for m, settings in found.items()}
+
+
+def test_a_leader_runs_a_quarter_factor_on_both_sides_of_its_best_rate():
+    grid = [run("pogo", gap, exponent=e) for e, gap in ((1, 0.1), (1.5, 0.2), (0.5, 0.3))]
+    assert again(*grid) == {"pogo": [(1.25, 0.0), (0.75, 0.0)]}
+
+
+def test_beyond_the_outermost_rate_it_runs_half_a_factor_farther():
+    gaps = {0.5: 0.3, 1: 0.2, 1.5: 0.1}
+    grid = [run("pogo", gap, exponent=e, momentum=0.9) for e, gap in gaps.items()]
+    higher = [(1.75, 0.9), (1.25, 0.9), (2.0, 0.9)]
+    assert again(*grid) == {"pogo": higher}
+    other = run("pogo", 0.3, exponent=2, momentum=0.0)  # of another momentum: no neighbour
+    assert again(*grid, other) == {"pogo": higher}
+    low = [run("pogo", 0.1, exponent=-1), run("pogo", 0.2, exponent=-0.5)]
+    assert again(*low) == {"pogo": [(-0.75, 0.0), (-1.25, 0.0), (-1.5, 0.0)]}
+
+
+def test_a_single_rate_is_the_outermost_one_on_both_sides():
+    assert again(run("pogo", 0.1)) == {"pogo": [(e, 0.0) for e in (0.25, -0.25, 0.5, -0.5)]}
+
+
+def test_the_best_run_is_the_first_at_the_target_before_the_best_at_the_end():
+    soon = run("auto", 0.01, 0.01, exponent=1)
+    late = run("auto", 0.5, 1e-9, exponent=0)
+    rival = run("pogo", 0.5, 0.02)
+    assert again(soon, late, rival)["auto"][0] == (1.25, 0.0)
+    assert again(soon, late, run("pogo", 0.5, 1e-3))["auto"][0] == (0.25, 0.0)
+
+
+def test_auto_and_the_best_rival_lead_however_far_behind_they_are():
+    assert list(again(run("auto", 0.9), run("pogo", 1e-5), run("geoopt", 0.9))) == ["auto", "pogo"]
+    far = [run("auto", 1e-6), run("dense", 1e-6), run("pogo", 0.8), run("geoopt", 0.9)]
+    assert set(again(*far)) == {"auto", "dense", "pogo"}
+
+
+def test_who_ends_with_three_quarters_of_the_digits_is_close():
+    rivals = {"a": 1e-4, "b": 0.9e-3, "c": 1.1e-3}
+    assert list(again(*(run(name, gap) for name, gap in rivals.items()))) == ["a", "b"]
+    passed = run("c", 1e-4, 1e-2)  # it came to the target, later than nobody, and went away
+    assert list(again(run("a", 1e-4), run("b", 0.9e-3), passed)) == ["a", "c", "b"]
+
+
+def test_of_both_sides_as_many_lead_at_most():
+    own = [run(name, 1e-6 * n) for n, name in enumerate(OURS, 1)]
+    rivals = [run(name, 1e-6 * n) for n, name in enumerate("abcde", 1)]
+    assert list(again(*reversed(own), *rivals)) == ["auto", "s=2", "s=16", "a", "b", "c"]
+    behind = [run("auto", 0.5), *own[1:]]
+    assert list(again(*behind)) == ["auto", "s=2", "s=16"] and LEADERS == 3
+
+
+def test_nobody_runs_again_who_failed_or_has_no_rate():
+    lost = run("pogo", failure="lost: not finite after 3 steps")
+    assert again(lost) == {} and again() == {}
+    solver = run("pymanopt", 1e-5, lr=None)
+    assert list(again(lost, solver, run("geoopt", 1e-5))) == ["geoopt"]
+
+
+@pytest.mark.parametrize("gap", [1.5, 3.0])
+def test_a_race_in_which_all_go_uphill_has_leaders_too(gap):
+    assert set(again(run("auto", gap), run("pogo", 2.0))) == {"auto", "pogo"}
+
+
+def test_the_best_loss_of_all_stands_for_an_unknown_optimum():
+    runs = [run("auto", -1.0), run("dense", -0.99), run("pogo", -0.98), run("geoopt", 0.5)]
+    assert set(again(*runs, optimum=None, floor=2e-2)) == {"auto", "dense", "pogo"}
