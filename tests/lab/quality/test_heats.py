@@ -4,7 +4,7 @@ import pytest
 
 from skewflow.lab.bench.quality.heats import LEADERS, second_heat
 
-OURS = ("auto", "s=2", "s=16", "s=64", "dense")
+OURS = ("auto", "auto-adam", "s=2", "s=16", "s=64", "dense")
 
 
 def run(method, *gaps, exponent=0.0, momentum=0.0, failure=None, lr=0.1):
@@ -66,9 +66,10 @@ def test_who_ends_with_three_quarters_of_the_digits_is_close():
 def test_of_both_sides_as_many_lead_at_most():
     own = [run(name, 1e-6 * n) for n, name in enumerate(OURS, 1)]
     rivals = [run(name, 1e-6 * n) for n, name in enumerate("abcde", 1)]
-    assert list(again(*reversed(own), *rivals)) == ["auto", "s=2", "s=16", "a", "b", "c"]
+    assert list(again(*reversed(own), *rivals)) == ["auto", "auto-adam", "s=2", "a", "b", "c"]
     behind = [run("auto", 0.5), *own[1:]]
-    assert list(again(*behind)) == ["auto", "s=2", "s=16"] and LEADERS == 3
+    assert list(again(*behind)) == ["auto-adam", "s=2", "s=16"] and LEADERS == 3
+    assert list(again(behind[0], *own[2:])) == ["auto", "s=2", "s=16"]
 
 
 def test_nobody_runs_again_who_failed_or_has_no_rate():

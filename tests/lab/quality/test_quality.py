@@ -1,6 +1,7 @@
 """`skewflow bench quality`: runs, goes on after it was stopped, and refuses what cannot run."""
 
 import json
+import re
 import types
 from dataclasses import replace
 
@@ -15,11 +16,12 @@ from skewflow.lab.bench.quality import methods, race
 from skewflow.lab.bench.quality.experiment import Quality
 from skewflow.lab.bench.quality.matrix_problems import PCA, Procrustes
 from skewflow.lab.bench.quality.methods import METHODS
-from skewflow.lab.bench.quality.stochastic_problems import WideLinear
+from skewflow.lab.bench.quality.stochastic_problems import OnlinePCA, WideLinear
 from skewflow.lab.bench.quality.suite import Entry
 from skewflow.lab.files import RunError
 from skewflow.lab.report.command import build
 from skewflow.lab.reproduce import command_line, execute
+from skewflow.optim import FlowAdam
 
 # Importing pogo and geoopt compiles with torch, which warns about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script")
@@ -224,6 +226,27 @@ def test_every_method_takes_a_problem_downhill_from_the_same_start(name):
         assert racer.curve[-1]["loss"] < racer.curve[0]["loss"]
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [WideLinear(12, 2, pool=3, device="cpu"), OnlinePCA(40, 15, 4, 8, device="cpu")],
+    ids=["square", "tall"],
+)
+def test_flow_adam_takes_the_product_of_factors(problem):
+    racer = race.begin(problem, METHODS["auto-adam"], race.Setting(-1, 0.0))
+    for number in range(50):
+        racer.runner.step(number)
+    racer.look()
+    assert racer.curve[-1]["loss"] < racer.curve[0]["loss"] and racer.curve[-1]["error"] < 1e-5
+
+
+def test_the_rates_of_flow_adam_are_those_of_the_blocks_it_chooses():
+    problem = Procrustes(70, device="cpu")
+    told = FlowAdam([torch.nn.Parameter(problem.start())], 0.1).explain()
+    s = int(re.search(r"blocks of (\d+) rows", told).group(1))
+    angle = METHODS["auto-adam"].base(problem) * 69 / (s - 1)
+    assert angle == pytest.approx(0.1 / s**0.5)  # entries of a block whose norm is 0.1
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_factored_run_takes_the_steps_of_the_dense_one(momentum):
     problem = WideLinear(12, 2, pool=3, device="cpu")
@@ -245,7 +268,7 @@ def test_a_factored_run_takes_the_steps_of_the_dense_one(momentum):
     [
         ({"problems": ("pca", "sorting")}, "--problems must be some of procrustes, pca: got sort"),
         ({"problems": ()}, "--problems must be some of procrustes, pca: got none"),
-        ({"methods": ("adam",)}, "--methods must be some of auto, s=2.*: got adam"),
+        ({"methods": ("adam",)}, "--methods must be some of auto, auto-adam, s=2.*: got adam"),
         ({"seconds": 0.0}, "--seconds must be above 0 and finite: got 0.0"),
         ({"seconds": float("inf")}, "--seconds must be above 0 and finite: got inf"),
         ({"seconds": float("nan")}, "--seconds must be above 0 and finite: got nan"),

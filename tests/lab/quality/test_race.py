@@ -22,7 +22,7 @@ from skewflow.lab.bench.quality.race import (
     trial,
     warm_up,
 )
-from skewflow.lab.bench.quality.report import problem_summary, ratio, verdict
+from skewflow.lab.bench.quality.report import problem_summary, ratio, tables, verdict, which_auto
 from skewflow.lab.bench.quality.standing import reached
 
 
@@ -331,7 +331,7 @@ def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
     names = {**dict.fromkeys(runs), **(excuses or {})}
     empty = {"gradient_ms": None, "peak_bytes": None, "remark": None}
     searches = {m: {"excuse": e, **empty} for m, e in names.items()}
-    return problem_summary("test", found, searches, ["auto", "s=2", "dense"])
+    return problem_summary("test", found, searches, ["auto", "auto-adam", "s=2", "dense"])
 
 
 def test_the_target_is_the_best_final_gap_of_the_rivals():
@@ -388,6 +388,32 @@ def test_the_verdict_says_where_auto_is_worse_than_a_choice_by_hand_and_off_the_
     assert "1.0e-03 from the manifold, beyond 1e-05" in told
     told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.6, 0.05)})]})
     assert "slower than our best choice by hand nowhere" in told
+
+
+def test_the_better_of_flow_sgd_and_flow_adam_is_auto():
+    slow, fast, rival = curve(1, 0.5, 0.01), curve(1, 0.01, 0.01), curve(1, 0.1, 0.02)
+    p = summary({"auto": slow, "auto-adam": fast, "pogo": rival, "dense": curve(1, 0.4, 0.02)})
+    assert which_auto(p) == which_auto(p, "own_seconds") == "auto-adam"
+    assert p["by_hand"] == "dense"  # not auto-adam, though it is the fastest
+    told = verdict({"problems": [p]})
+    assert "on 1 of 1 problems, in at most half of it on 1" in told
+    assert '"auto" is the better of FlowSGD and FlowAdam: FlowAdam on test' in told
+    table, _ = tables({"problems": [p]})
+    row = table.rows[0]
+    assert [row[n] for n, c in enumerate(table.columns) if c == "which auto"] == ["auto-adam"] * 2
+    p = summary({"auto": fast, "auto-adam": slow, "pogo": rival})
+    assert which_auto(p) == "auto" and "FlowSGD everywhere" in verdict({"problems": [p]})
+
+
+def test_where_no_auto_comes_to_the_target_the_best_one_counts_and_it_is_lost():
+    rival = curve(1, 0.1, 1e-3)
+    p = summary({"auto": curve(1, 0.5, 0.2), "auto-adam": curve(1, 0.5, 0.1), "pogo": rival})
+    assert which_auto(p) == "auto-adam" and "loses on test (not reached)" in verdict(
+        {"problems": [p]}
+    )
+    p = summary({"auto": "lost", "auto-adam": "lost", "pogo": rival})
+    assert which_auto(p) == "auto" and "loses on test (not reached)" in verdict({"problems": [p]})
+    assert which_auto(summary({"pogo": rival})) is None
 
 
 def test_without_rivals_there_is_nothing_to_compare():

@@ -48,9 +48,10 @@ def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, lis
             best[method] = run
             place[method] = (math.inf if seconds is None else seconds, final(run))
     order = sorted(best, key=lambda method: place[method])
+    auto = [m for m in order if m in AUTO][:1]
     leaders = []
     for side in (
-        sorted((m for m in order if m in ours), key=lambda m: m != AUTO),
+        [*auto, *(m for m in order if m in ours and m not in auto)],
         [m for m in order if m not in ours],
     ):
         close = [m for m in side[1:] if place[m][0] < math.inf or final(best[m]) <= target**DIGITS]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal
 
-from ....optim import FlowSGD
+from ....optim import FlowAdam, FlowSGD
+from ....optim._auto import auto_block_size
 from ....optim._options import block_size_for
 from ..baselines import free_parameters, geoopt, pogo
 from ..peers import RSDM, CayleySGD, Landing
@@ -54,7 +55,7 @@ class Method:
     Args:
         make: The run of a problem with a learning rate and a momentum.
         base: The middle of the learning rates for a problem.
-        ours: Whether it is FlowSGD.
+        ours: Whether it is FlowSGD or FlowAdam.
         factored: Whether it takes the factors of a gradient, where the problem has them.
         momentum: Whether it has one.
         rates: Whether it has a learning rate.
@@ -123,6 +124,21 @@ def flow(block_size: Any, *, factored: bool = False) -> Method:
         return 1.0 if isinstance(s, str) else (s - 1) / (d - 1) * (d / s) ** 0.5
 
     return Method(made, base, ours=True, factored=factored, momentum=True)
+
+
+def flow_adam() -> Method:
+    """FlowAdam with the block size "auto", on formed gradients."""
+
+    def make(matrices: list[Tensor], lr: float, _: float, problem: Problem) -> FlowAdam:
+        return FlowAdam([nn.Parameter(X) for X in matrices], lr, block_size="auto")
+
+    def base(problem: Problem) -> float:
+        """The angles of a block are the rate times (d-1)/(s-1), and +-1 has a norm of sqrt(s)."""
+        d = problem.shape[-2]
+        s = min(auto_block_size(d, problem.device), d)
+        return 0.1 / s**0.5 * (s - 1) / (d - 1)
+
+    return Method(of_points(make), base, ours=True)
 
 
 def parametrised(
@@ -212,13 +228,14 @@ def _unfactored(problem: Problem) -> str | None:
 
 OURS: Mapping[str, Method] = {
     "auto": flow("auto", factored=True),
+    "auto-adam": flow_adam(),
     "s=2": flow(2),
     "s=16": flow(16),
     "s=64": flow(64),
     "dense": flow("dense"),
     "factored": replace(flow("dense", factored=True), unfit=_unfactored),
 }
-"""FlowSGD; the choices that "auto" makes by itself, and itself."""
+"""The choice "auto" of FlowSGD and of FlowAdam, and FlowSGD's choices by hand."""
 
 METHODS: Mapping[str, Method] = {
     **OURS,

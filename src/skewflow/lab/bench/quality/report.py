@@ -30,7 +30,7 @@ def problem_summary(
     """
     runs = with_gaps(race)
     target = best_final([run for run in runs if run["method"] not in ours], race["floor"])
-    by_hand = [run for run in runs if run["method"] in ours and run["method"] != AUTO]
+    by_hand = [run for run in runs if run["method"] in ours and run["method"] not in AUTO]
     own_target = best_final(by_hand, race["floor"])
     rows = [
         _row(method, runs, search, target, method in ours)
@@ -38,7 +38,7 @@ def problem_summary(
         for method, search in searches.items()
     ]
     best = _fastest([row for row in rows if not row["ours"]], "seconds")
-    hand = _fastest([r for r in rows if r["ours"] and r["method"] != AUTO], "own_seconds")
+    hand = _fastest([r for r in rows if r["ours"] and r["method"] not in AUTO], "own_seconds")
     for row in rows:
         notes = (row["note"] or _reason(row, best), searches[row["method"]]["remark"])
         row["note"] = "; ".join(filter(None, notes)) or None
@@ -55,20 +55,27 @@ def problem_summary(
     }
 
 
+def which_auto(problem: Mapping[str, Any], to: str = "seconds") -> str | None:
+    """Of the methods whose block size is "auto" the first at a target, else the best one."""
+    rows = [row for row in problem["rows"] if row["method"] in AUTO]
+    best = _fastest(rows, to) or _fastest(rows, "final_gap") or next(iter(rows), None)
+    return None if best is None else best["method"]
+
+
 def ratio(
-    problem: Mapping[str, Any], method: str, other: str | None, to: str = "seconds"
+    problem: Mapping[str, Any], method: str | None, other: str | None, to: str = "seconds"
 ) -> float | None:
     """Seconds of one to a target over those of another; infinity if only the other got there.
 
     Args:
         problem: From `problem_summary`.
         method: The one.
-        other: The other; without it there is no ratio.
+        other: The other; without one of them there is no ratio.
         to: "seconds", to the best final gap of the rivals, or "own_seconds", to that of our choices
             by hand.
     """
     seconds = {row["method"]: row[to] for row in problem["rows"]}
-    if other is None or method not in seconds or seconds.get(other) is None:
+    if method is None or other is None or seconds[other] is None or method not in seconds:
         return None
     if seconds[method] is None:
         return math.inf
@@ -78,8 +85,8 @@ def ratio(
 def verdict(results: Mapping[str, Any]) -> str:
     """How "auto" compares with the best rival, with our other choices, and where it ended."""
     problems = results["problems"]
-    peer = _ratios({p["name"]: ratio(p, AUTO, p["best_peer"]) for p in problems})
-    own = _ratios({p["name"]: ratio(p, AUTO, p["by_hand"], "own_seconds") for p in problems})
+    peer = _ratios({p["name"]: _to_peer(p) for p in problems})
+    own = _ratios({p["name"]: _to_hand(p) for p in problems})
     parts = []
     if peer:
         lost = [f"{name} ({_times(r)})" for name, r in peer.items() if r > 1]
@@ -95,6 +102,10 @@ def verdict(results: Mapping[str, Any]) -> str:
     if own:
         where = f"on {', '.join(slow)}" if slow else "nowhere"
         parts.append(f"more than {BY_HAND:g} times slower than our best choice by hand {where}")
+    if any(r["method"] == AUTO[1] for p in problems for r in p["rows"]):
+        adam = [p["name"] for p in problems if which_auto(p) == AUTO[1]]
+        where = f"FlowAdam on {', '.join(adam)}" if adam else "FlowSGD everywhere"
+        parts.append(f'"auto" is the better of FlowSGD and FlowAdam: {where}')
     errors = [r["error"] for p in problems for r in p["rows"] if r["ours"] and r["error"]]
     if errors:
         inside = "inside" if max(errors) <= FEASIBLE else "beyond"
@@ -110,7 +121,9 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     problems = Table(
         "problems",
         'Seconds until the best final gap of the best rival, of that rival and of "auto", the '
-        "ratio; then the same for the best of our own choices by hand and its gap. A gap is "
+        "ratio; then the same for the best of our own choices by hand and its gap. Like a library "
+        'with SGD and Adam, "auto" enters with FlowSGD (auto) and FlowAdam (auto-adam), and the '
+        "better one counts, which is named. A gap is "
         "relative to that of the start, and is taken at the nearest orthonormal matrix, wherever a "
         "method is; the error says how far that is, ||X^T X - I||_F / sqrt(k). Steps and gradients "
         "are on the clock, evaluations are not.",
@@ -122,11 +135,13 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
             "best rival",
             "its error",
             "its s",
+            "which auto",
             "auto, s",
             "auto / rival",
             "own gap",
             "by hand",
             "its s",
+            "which auto",
             "auto, s",
             "auto / by hand",
         ),
@@ -170,7 +185,7 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
             done = [row for row in problem["rows"] if row["final_gap"] is not None]
             rivals = sorted((r for r in done if not r["ours"]), key=lambda r: r["final_gap"])
             own = sorted((r for r in done if r["ours"]), key=lambda r: r["final_gap"])
-            named = [AUTO, *(row["method"] for row in (*own[:1], *rivals[:3]))]
+            named = [which_auto(problem), *(row["method"] for row in (*own[:1], *rivals[:3]))]
             for row in done:
                 times, _, gaps = zip(*row["points"][1:], strict=True)  # the start has no logarithm
                 look: dict[str, Any] = {"ls": "-" if row["ours"] else "--"}
@@ -191,8 +206,8 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
 
     caption = (
         "Gap to the optimum, relative to that of the start, against seconds of steps. Solid: "
-        "FlowSGD. Dashed: the three best rivals by name, the others grey. Dotted: the best final "
-        "gap of the rivals."
+        "FlowSGD and FlowAdam. Dashed: the three best rivals by name, the others grey. Dotted: the "
+        "best final gap of the rivals."
     )
     return [Figure("quality", caption, draw, (4.0 * columns, 2.9 * lines))]
 
@@ -252,7 +267,8 @@ def _reason(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> str | Non
 
 def _problem_row(p: Mapping[str, Any]) -> tuple[Any, ...]:
     rows = {row["method"]: row for row in p["rows"]}
-    auto, peer, hand = (rows.get(name, {}) for name in (AUTO, p["best_peer"], p["by_hand"]))
+    auto, own = which_auto(p), which_auto(p, "own_seconds")
+    peer, hand = (rows.get(p[name], {}) for name in ("best_peer", "by_hand"))
     return (
         p["name"],
         " x ".join(map(str, p["shape"])),
@@ -261,13 +277,15 @@ def _problem_row(p: Mapping[str, Any]) -> tuple[Any, ...]:
         p["best_peer"],
         peer.get("error"),
         peer.get("seconds"),
-        auto.get("seconds"),
-        _shown(ratio(p, AUTO, p["best_peer"])),
+        auto,
+        rows.get(auto, {}).get("seconds"),
+        _shown(_to_peer(p)),
         p["own_target"],
         p["by_hand"],
         hand.get("own_seconds"),
-        auto.get("own_seconds"),
-        _shown(ratio(p, AUTO, p["by_hand"], "own_seconds")),
+        own,
+        rows.get(own, {}).get("own_seconds"),
+        _shown(_to_hand(p)),
     )
 
 
@@ -287,6 +305,16 @@ def _cell_row(p: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[Any, ...]:
         row["error"],
         row["note"],
     )
+
+
+def _to_peer(p: Mapping[str, Any]) -> float | None:
+    """Of "auto" to the best rival."""
+    return ratio(p, which_auto(p), p["best_peer"])
+
+
+def _to_hand(p: Mapping[str, Any]) -> float | None:
+    """Of "auto" to our best choice by hand."""
+    return ratio(p, which_auto(p, "own_seconds"), p["by_hand"], "own_seconds")
 
 
 def _ratios(found: Mapping[str, float | None]) -> dict[str, float]:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-AUTO = "auto"
+AUTO = ("auto", "auto-adam")
+"""The methods whose block size is "auto"; the better one counts as "auto"."""
 TINY = 1e-16
 
 
