@@ -1,5 +1,6 @@
 """The problems: gradients, optima, starts, and the order of data, against what shares no code."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -215,6 +216,28 @@ def test_many_columns_may_be_away_by_more_than_one_in_all():
     Y, error = on_manifold(X)
     assert_close("Y", torch.eye(40, dtype=torch.float64), Y)
     assert error == pytest.approx(0.21)
+
+
+def swapped_downhill(problem, order):
+    """A permutation matrix that no swap of two rows makes better."""
+    eye, better = torch.eye(len(order), dtype=torch.float64), True
+    while better:
+        better = False
+        for i, j in itertools.combinations(range(len(order)), 2):
+            other = order.clone()
+            other[[i, j]] = order[[j, i]]
+            if problem.loss(eye[other]) < problem.loss(eye[order]):
+                order, better = other, True
+    return eye[order]
+
+
+def test_the_assignment_has_stationary_points_that_are_more_than_its_floor_apart(generator):
+    problem = Assignment(8, device="cpu")
+    ends = [swapped_downhill(problem, torch.randperm(8, generator=generator)) for _ in range(6)]
+    assert all(not omega(X.float(), problem.gradient(X.float(), 0)).any() for X in ends)
+    losses = [problem.loss(X) for X in ends]
+    first_gap = problem.loss(problem.start().double()) - min(losses)
+    assert max(losses) - min(losses) > SUITE["assignment"].floor * first_gap
 
 
 def test_a_point_that_is_far_or_not_finite_has_none():
