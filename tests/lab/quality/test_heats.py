@@ -2,9 +2,44 @@
 
 import pytest
 
-from skewflow.lab.bench.quality.heats import LEADERS, second_heat
+from skewflow.lab.bench.quality.heats import LEADERS, first_heat, second_heat
 
 OURS = ("auto", "auto-adam", "s=2", "s=16", "s=64", "dense")
+
+
+def search(*losses, other=()):
+    """Trials with these losses, and others with the other momentum; finalists of both."""
+    trials = [{"loss": loss, "momentum": 0.9} for loss in losses]
+    trials += [{"loss": loss, "momentum": 0.0} for loss in other]
+    finalists = [{"exponent": e, "momentum": 0.9} for e in (0, 0.5)]
+    return {"trials": trials, "finalists": [*finalists, {"exponent": 0, "momentum": 0.0}]}
+
+
+def heat(searches, optimum=0.0):
+    found = first_heat(searches, 1.0, optimum)
+    return {m: [(s["exponent"], s["momentum"]) for s in found[m]] for m in found}
+
+
+BEST, NEAR, OTHER = (0, 0.9), (0.5, 0.9), (0, 0.0)
+
+
+def test_who_is_far_behind_races_with_his_best_setting_alone():
+    # Gaps of 1e-6, 2e-2 and 5e-3 of the start's; one that failed; one without trials.
+    searches = {"fast": search(1e-6, 0.1), "slow": search(None, 0.02), "fair": search(5e-3)}
+    searches |= {"lost": search(None), "other": search()}
+    found = heat(searches)
+    assert found["slow"] == found["lost"] == found["other"] == [BEST]
+    assert found["fast"] == found["fair"] == [BEST, NEAR]
+    unknown = heat(searches, optimum=None)
+    assert unknown["slow"] == [BEST, NEAR, OTHER]  # only the start counts
+
+
+def test_the_other_momentum_races_where_the_choice_may_be_luck():
+    gaps = {"close": 0.9e-3, "behind": 1.1e-3, "lost": None}
+    found = heat({name: search(1e-4, other=(0.5, gap)) for name, gap in gaps.items()})
+    assert found == {"close": [BEST, NEAR, OTHER], "behind": [BEST, NEAR], "lost": [BEST, NEAR]}
+    below = search(-1e-9, other=(1e-8,))  # an optimum that is known to rounding
+    assert heat({"solved": below}) == {"solved": [BEST, NEAR, OTHER]}
 
 
 def run(method, *gaps, exponent=0.0, momentum=0.0, failure=None, lr=0.1):

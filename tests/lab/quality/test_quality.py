@@ -57,21 +57,6 @@ def bench(tmp_path):
     return run
 
 
-def test_who_is_far_behind_races_with_his_best_setting_alone():
-    def search(*losses):
-        return {"trials": [{"loss": loss} for loss in losses], "finalists": ["best", "near"]}
-
-    # Gaps of 1e-6, 2e-2 and 5e-3 of the start's; one that failed; one without trials.
-    searches = {"fast": search(1e-6, 0.1), "slow": search(None, 0.02), "fair": search(5e-3)}
-    searches |= {"lost": search(None), "other": search()}
-    found = module.entries(searches, 1.0, 0.0)
-    alone = {name for name, settings in found.items() if settings == ["best"]}
-    assert alone == {"slow", "lost", "other"}
-    assert found["fast"] == found["fair"] == ["best", "near"]
-    unknown = module.entries(searches, 1.0, None)
-    assert unknown["slow"] == ["best", "near"]  # where the gap is not known only the start counts
-
-
 def test_a_run_has_every_cell_in_its_tables_and_on_the_page(bench, tmp_path):
     summary = bench()
     assert summary["command"].startswith("skewflow bench quality --preset quick")
@@ -94,7 +79,7 @@ def test_auto_and_a_rival_run_again_between_their_rates(bench, tmp_path):
     for method in ("auto", "landing"):
         heats = {n: [r for r in runs if (r["method"], r["heat"]) == (method, n)] for n in (1, 2)}
         rates = {n: {(r["exponent"], r["momentum"]) for r in heats[n]} for n in heats}
-        assert len(heats[1]) == 4 and 2 <= len(heats[2]) <= 4
+        assert heats[1] and 2 <= len(heats[2]) <= 4
         assert not rates[1] & rates[2]
         assert all(len(r["curve"]) > 1 or r["failure"] for r in heats[2])
 

@@ -18,7 +18,7 @@ from ...experiment import Experiment, Figure, Table, Timing
 from ...files import RunError
 from ...run import Run
 from . import report
-from .heats import second_heat
+from .heats import first_heat, second_heat
 from .methods import METHODS, Method
 from .problem import Problem, on_manifold
 from .race import (
@@ -35,7 +35,6 @@ from .race import (
     climb,
     finalists,
     gradient_ms,
-    hopeless,
     peak_bytes,
     race,
     trial,
@@ -116,22 +115,25 @@ class Quality(Experiment[QualityConfig]):
             )
         settings = {
             method: [Setting(each["exponent"], each["momentum"]) for each in finalists]
-            for method, finalists in entries(searches, start, problem.optimum).items()
+            for method, finalists in first_heat(searches, start, problem.optimum).items()
         }
         for method, chosen in settings.items():
             if not searches[method]["slow"]:  # by seconds, not by what is compiled
                 for momentum in sorted({setting.momentum for setting in chosen}):
                     warm_up(problem, METHODS[method], replace(COLD, momentum=momentum))
+        floor, solved = SUITE[name].floor, -math.inf
+        if problem.optimum is not None:
+            solved = problem.optimum + floor * (start - problem.optimum)
         result: dict[str, Any] = {
             "shape": list(problem.shape),
             "seconds": seconds,
             "start": start,
             "optimum": problem.optimum,
-            "floor": SUITE[name].floor,
-            "runs": _heat(1, problem, settings, seconds, run),
+            "floor": floor,
+            "runs": _heat(1, problem, settings, seconds, solved, run),
         }
         again = second_heat(result, [m for m in config.methods if METHODS[m].ours])
-        result["runs"] += _heat(2, problem, again, seconds, run)
+        result["runs"] += _heat(2, problem, again, seconds, solved, run)
         return result
 
     def summarise(
@@ -233,6 +235,7 @@ def _heat(
     problem: Problem,
     settings: Mapping[str, Sequence[Setting]],
     seconds: float,
+    solved: float,
     run: Run,
 ) -> list[dict[str, Any]]:
     """All settings of all methods run, in turn; what they did."""
@@ -255,32 +258,11 @@ def _heat(
         done += 1
         run.progress((number - 1 + done / total) / 2)
 
-    race(racers, seconds, on_look)
+    race(racers, seconds, on_look, solved)
     for each in runs:
         if "racer" in each:
             each |= each.pop("racer").record()
     return runs
-
-
-def entries(
-    searches: Mapping[str, Mapping[str, Any]], start: float, optimum: float | None
-) -> dict[str, list[dict[str, Any]]]:
-    """Who races with what: one who is far behind the best trial of all has his best setting only.
-
-    Args:
-        searches: Results of the searches, by the name of the method.
-        start: The first loss.
-        optimum: The least loss, if it is known.
-    """
-    least = {
-        name: min((t["loss"] for t in found["trials"] if t["loss"] is not None), default=math.inf)
-        for name, found in searches.items()
-    }
-    best = min(least.values())
-    return {
-        name: found["finalists"][: 1 if hopeless(least[name], start, best, optimum) else None]
-        for name, found in searches.items()
-    }
 
 
 def _named(setting: Setting, method: Method, problem: Problem) -> dict[str, float | None]:

@@ -1,22 +1,63 @@
-"""The second heat of a race: the leaders run again, at rates between those of the first.
+"""Who runs in a race: all in its first heat, the leaders at other rates in its second.
 
 Rates of the first are half a factor apart, so that of two methods which are close the one wins
-whose grid has met its best rate. A quarter of a factor is left.
+whose grid has met its best rate. A quarter of a factor is left after the second.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from .race import Setting
+from .race import SMALLEST_GAP, Setting, hopeless
 from .standing import AUTO, best_final, final, first, with_gaps
 
 LEADERS = 3
 """How many of ours run again at most, and how many rivals."""
 DIGITS = 0.75
-"""The part of the target's digits, -log10 of the gap, that a leader has at its end."""
+"""The part of another gap's digits, -log10 of it, that a gap must have to be close to it."""
 NEAR, FARTHER = 0.25, 0.5
 """Factors from a leader's best rate: on both sides, and beyond an end of the rates that ran."""
+
+
+def first_heat(
+    searches: Mapping[str, Mapping[str, Any]], start: float, optimum: float | None
+) -> dict[str, list[dict[str, Any]]]:
+    """The finalists of all, without those who cannot win.
+
+    One who is far behind the best trial of all has his best setting only. With the other momentum a
+    method runs where its best trial with that is close to the best with the first: there the choice
+    between them may be luck. Where the optimum is not known, that is not known either.
+
+    Args:
+        searches: Results of the searches, by the name of the method.
+        start: The first loss.
+        optimum: The least loss, if it is known.
+    """
+    least = {name: _least(found["trials"]) for name, found in searches.items()}
+    best = min(least.values())
+
+    def may_win(name: str, momentum: float) -> bool:
+        if optimum is None:
+            return True
+        trials = [t for t in searches[name]["trials"] if t["momentum"] == momentum]
+        gaps = ((loss - optimum) / (start - optimum) for loss in (_least(trials), least[name]))
+        return _is_close(*gaps)
+
+    return {
+        name: found["finalists"][:1]
+        if hopeless(least[name], start, best, optimum)
+        else [each for each in found["finalists"] if may_win(name, each["momentum"])]
+        for name, found in searches.items()
+    }
+
+
+def _least(trials: Iterable[Mapping[str, Any]]) -> float:
+    return min((t["loss"] for t in trials if t["loss"] is not None), default=math.inf)
+
+
+def _is_close(gap: float, to: float) -> bool:
+    """Whether it has `DIGITS` of the other's digits; of gaps above one none is close to another."""
+    return gap <= max(to, SMALLEST_GAP) ** (DIGITS if to < 1 else 1)
 
 
 def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[Setting]]:
@@ -26,7 +67,7 @@ def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, lis
     those who come to it, the first of them first, then the others by their final gaps. Three of
     ours and three rivals lead at most: of ours the first of "auto" and then the others in front,
     of the rivals those in front; all but the first of a side only if they come to the target or end
-    with at least `DIGITS` of its digits. The best run of each leader, by the same order, has its
+    close to it. The best run of each leader, by the same order, has its
     rate changed by a quarter of a factor, up and down; and where no higher rate ran with that
     momentum, or no lower one, by half a factor in that direction.
 
@@ -54,7 +95,7 @@ def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, lis
         [*auto, *(m for m in order if m in ours and m not in auto)],
         [m for m in order if m not in ours],
     ):
-        close = [m for m in side[1:] if place[m][0] < math.inf or final(best[m]) <= target**DIGITS]
+        close = [m for m in side[1:] if place[m][0] < math.inf or _is_close(final(best[m]), target)]
         leaders += [*side[:1], *close][:LEADERS]
     return {m: _around(best[m], runs) for m in leaders if best[m]["lr"] is not None}
 

@@ -51,6 +51,7 @@ class Racer:
         curve: What was seen.
         failure: Why it stopped, or None.
         away: How far it was at the last look, if that was too far for a loss.
+        done: Whether it has nothing left to do.
     """
 
     problem: Problem
@@ -60,6 +61,7 @@ class Racer:
     curve: list[dict[str, float]] = field(default_factory=list)
     failure: str | None = None
     away: float | None = None
+    done: bool = False
 
     @classmethod
     def start(cls, problem: Problem, method: Method, lr: float, momentum: float) -> "Racer":
@@ -75,7 +77,7 @@ class Racer:
 
     def has_turn(self, until: float) -> bool:
         """Whether steps are left to take before the clock shows `until`."""
-        return self.failure is None and self.seconds < until
+        return self.failure is None and not self.done and self.seconds < until
 
     def advance(self, until: float) -> None:
         """Take steps until the clock shows `until`, then look. A failed run does nothing."""
@@ -317,13 +319,27 @@ def warm_up(
     return min(times[1:], default=0.0)
 
 
-def race(racers: Sequence[Racer], seconds: float, on_look: Callable[[], None]) -> None:
-    """Let all run for so many seconds each, in turn from one look to the next."""
+def race(
+    racers: Sequence[Racer],
+    seconds: float,
+    on_look: Callable[[], None],
+    solved: float = -math.inf,
+) -> None:
+    """Let all run for so many seconds each, in turn from one look to the next.
+
+    Args:
+        racers: Runs at their start.
+        seconds: Of each; those that are done take less.
+        on_look: Called `LOOKS` times for each run.
+        solved: A run that has come to this loss is done: no target is below.
+    """
     for until in looks(seconds):
         for racer in racers:
             if racer.problem.device.type == "cpu" and racer.has_turn(until):
                 time.sleep(PAUSE)
             racer.advance(until)
+            if racer.curve and racer.away is None:
+                racer.done = racer.curve[-1]["loss"] <= solved
             on_look()
 
 

@@ -149,9 +149,10 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     )
     cells = Table(
         "cells",
-        "Every method on every problem: its best setting, its final gap, seconds to the gap of the "
-        "best rival, milliseconds of a step and of the gradient in it, peak memory beside the "
-        "problem (CUDA), distance of the last point to the manifold, and why it lost.",
+        "Every method on every problem: its best setting, its final gap (a run that is solved "
+        "stops), seconds to the gap of the best rival, milliseconds of a step and of the gradient "
+        "in it, peak memory beside the problem (CUDA), distance of the last point to the manifold, "
+        "and why it lost.",
         (
             "problem",
             "method",

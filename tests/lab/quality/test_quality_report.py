@@ -1,0 +1,125 @@
+"""What the summary makes of a race: targets, times to them, tables and verdict."""
+
+import math
+
+import pytest
+
+from skewflow.lab.bench.quality.report import problem_summary, ratio, tables, verdict, which_auto
+from skewflow.lab.bench.quality.standing import reached
+
+
+def test_the_time_to_a_gap_lies_between_looks():
+    points = [(0.0, 0, 1.0), (1.0, 10, 0.1), (2.0, 20, 0.2), (3.0, 30, 0.0)]
+    assert reached(points, 1.0) == (0.0, 0)
+    assert reached(points, 0.1) == (1.0, 10.0)
+    seconds, steps = reached(points, 0.1**1.5)
+    assert 2.0 < seconds < 3.0 and steps == pytest.approx(10 * seconds)
+    assert reached(points[:3], 0.05) is None
+
+
+def curve(*losses, seconds=1.0, error=1e-7):
+    return [
+        {"seconds": seconds * n, "steps": 10 * n, "loss": loss, "error": error}
+        for n, loss in enumerate(losses)
+    ]
+
+
+def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
+    """A problem whose methods had one run each."""
+    found = {"shape": [4, 4], "seconds": 2.0, "start": 1.0, "optimum": optimum, "floor": floor}
+    found |= {"runs": []}
+    for method, run in runs.items():
+        failure = run if isinstance(run, str) else None
+        each = {"method": method, "lr": 0.1, "momentum": 0.0, "failure": failure}
+        found["runs"].append(each | {"curve": [] if failure else run})
+    names = {**dict.fromkeys(runs), **(excuses or {})}
+    empty = {"gradient_ms": None, "peak_bytes": None, "remark": None}
+    searches = {m: {"excuse": e, **empty} for m, e in names.items()}
+    return problem_summary("test", found, searches, ["auto", "auto-adam", "s=2", "dense"])
+
+
+def test_the_target_is_the_best_final_gap_of_the_rivals():
+    p = summary(
+        {
+            "auto": curve(1, 0.1, 0.001),
+            "s=2": curve(1, 0.5, 0.3),
+            "pogo": curve(1, 0.05, 0.04),
+            "landing": curve(1, 0.01, 0.02),
+            "rsdm": "lost: not finite after 3 steps",
+        },
+        excuses={"geoopt": "not installed"},
+    )
+    assert p["target"] == 0.02 and p["best_peer"] == "landing"
+    rows = {row["method"]: row for row in p["rows"]}
+    assert rows["pogo"]["seconds"] is None and rows["rsdm"]["note"].startswith("lost")
+    assert rows["geoopt"]["note"] == "not installed" and rows["geoopt"]["seconds"] is None
+    # From 1 to 0.01 in a second: 0.02 at the logarithm's share of it.
+    landing = math.log(50) / math.log(100)
+    auto = 1 + math.log(5) / math.log(100)
+    assert rows["landing"]["seconds"] == pytest.approx(landing)
+    assert ratio(p, "auto", "landing") == pytest.approx(auto / landing)
+    assert rows["auto"]["note"] == "1.6 x the rival's steps, at 1 x the price each"
+    assert "not reached with 2.4 x the rival's steps" in rows["s=2"]["note"]
+    assert rows["auto"]["ms"] == pytest.approx(100.0)
+    assert verdict({"problems": [p]}).startswith(
+        '"auto" comes to the gap of the best rival in at most its time on 0 of 1 problems, in at '
+        "most half of it on 0; it loses on test (1.6 times)"
+    )
+
+
+def test_a_gap_below_the_floor_counts_as_solved():
+    p = summary({"auto": curve(1, 1e-8, 1e-8), "pogo": curve(1, 1e-4, 1e-9)})
+    assert p["target"] == 1e-6
+    assert ratio(p, "auto", "pogo") < 0.6
+    assert "on 1 of 1 problems" in verdict({"problems": [p]})
+
+
+def test_nobody_may_come_below_the_start_of_a_problem_without_known_optimum():
+    p = summary({"auto": curve(1, 1.5), "pogo": curve(1, 3)}, optimum=None)
+    assert [row["final_gap"] for row in p["rows"]] == [0.5, 2.0]
+
+
+def test_the_best_loss_of_all_stands_for_an_unknown_optimum():
+    p = summary({"auto": curve(1, -1, -3), "pogo": curve(1, 0, -1)}, optimum=None)
+    assert not p["known_optimum"] and p["target"] == pytest.approx(0.5)
+    assert ratio(p, "auto", "pogo") == pytest.approx(0.5)
+
+
+def test_the_verdict_says_where_auto_is_worse_than_a_choice_by_hand_and_off_the_manifold():
+    runs = {"auto": curve(1, 0.5, 0.01, error=1e-3), "pogo": curve(1, 0.5, 0.1)}
+    told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.01, 0.001)})]})
+    assert "slower than our best choice by hand on test (not reached)" in told
+    assert "1.0e-03 from the manifold, beyond 1e-05" in told
+    told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.6, 0.05)})]})
+    assert "slower than our best choice by hand nowhere" in told
+
+
+def test_the_better_of_flow_sgd_and_flow_adam_is_auto():
+    slow, fast, rival = curve(1, 0.5, 0.01), curve(1, 0.01, 0.01), curve(1, 0.1, 0.02)
+    p = summary({"auto": slow, "auto-adam": fast, "pogo": rival, "dense": curve(1, 0.4, 0.02)})
+    assert which_auto(p) == which_auto(p, "own_seconds") == "auto-adam"
+    assert p["by_hand"] == "dense"  # not auto-adam, though it is the fastest
+    told = verdict({"problems": [p]})
+    assert "on 1 of 1 problems, in at most half of it on 1" in told
+    assert '"auto" is the better of FlowSGD and FlowAdam: FlowAdam on test' in told
+    table, _ = tables({"problems": [p]})
+    row = table.rows[0]
+    assert [row[n] for n, c in enumerate(table.columns) if c == "which auto"] == ["auto-adam"] * 2
+    p = summary({"auto": fast, "auto-adam": slow, "pogo": rival})
+    assert which_auto(p) == "auto" and "FlowSGD everywhere" in verdict({"problems": [p]})
+
+
+def test_where_no_auto_comes_to_the_target_the_best_one_counts_and_it_is_lost():
+    rival = curve(1, 0.1, 1e-3)
+    p = summary({"auto": curve(1, 0.5, 0.2), "auto-adam": curve(1, 0.5, 0.1), "pogo": rival})
+    assert which_auto(p) == "auto-adam" and "loses on test (not reached)" in verdict(
+        {"problems": [p]}
+    )
+    p = summary({"auto": "lost", "auto-adam": "lost", "pogo": rival})
+    assert which_auto(p) == "auto" and "loses on test (not reached)" in verdict({"problems": [p]})
+    assert which_auto(summary({"pogo": rival})) is None
+
+
+def test_without_rivals_there_is_nothing_to_compare():
+    told = verdict({"problems": [summary({"auto": curve(1, 0.1, 0.01)})]})
+    assert told.startswith('no problem has both "auto" and a rival')
