@@ -108,12 +108,16 @@ def _allowed(X: Tensor) -> float:
 
 
 def step_on_host(
-    X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None = None
+    X: Tensor,
+    D: Tensor,
+    lr: float,
+    tangent: bool,
+    out: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> tuple[Float[Tensor, "*n d k"], Float[Tensor, "*n d k"] | None]:
     """`polar_step` on a CPU, which sees how long a step is; a single matrix may come as one.
 
-    For that torch has faster products than for a batch of one. The new points may come in `out`,
-    which may be `X`.
+    For that torch has faster products than for a batch of one. The results may come in `out`,
+    which may be `X` and `D`.
     """
     if not is_exact(X):
         with full_precision():
@@ -122,12 +126,13 @@ def step_on_host(
 
 
 def _step_on_host(
-    X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None
+    X: Tensor, D: Tensor, lr: float, tangent: bool, outs: tuple[Tensor | None, Tensor | None]
 ) -> tuple[Tensor, Tensor | None]:
-    one = X.ndim == 2
+    one, (out, out_tangent) = X.ndim == 2, outs
     multiply, add = (torch.mm, torch.addmm) if one else (torch.bmm, torch.baddbmm)
     S = multiply(X.mT, D)
-    R = add(D, X, S.mT, alpha=-1)
+    # A wide weight lies transposed, and so should R: a pass over two layouts takes longer.
+    R = add(D, X, S.mT, alpha=-1, out=torch.empty_like(X) if one else None)
     short = lr * SHORTEST[X.dtype] <= 1  # whatever has a norm of zero is
     if short:
         short = lr * float(torch.linalg.vector_norm(D)) <= LONGEST
@@ -135,7 +140,10 @@ def _step_on_host(
     T = None
     if tangent:
         square = X.shape[-2] == X.shape[-1]
-        T = R.mul_(0.5) if square else add(D, X, S + S.mT, alpha=-0.5)
+        if square:
+            T = torch.mul(R, 0.5, out=out_tangent)
+        else:
+            T = add(D, X, S + S.mT, alpha=-0.5, out=out_tangent)
     P = multiply(Y.mT, Y)
     P.diagonal(0, -2, -1).sub_(1)
     norm = torch.linalg.vector_norm

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..kernels.update import Update, direction
+from ..kernels.update import Update
 from ._polar import step_on_host
 from ._weights import Weight
 
@@ -21,20 +22,27 @@ class Single:
 
     def __init__(self, weight: Weight, X: Tensor, M: Tensor | None) -> None:
         self._weight, self._X, self._M = weight, X, M
-        self._out = X if X.is_contiguous() else None  # products write only such memory at once
+        self._out = (_written_at_once(X), None if M is None else _written_at_once(M))
 
     def step(self, update: Update) -> None:
         """Step it."""
         X, M, grad = self._X, self._M, self._weight.p.grad
         assert grad is not None
         G = self._weight.view.matrix(grad)
-        D, new = direction(G if G.dtype == X.dtype else G.to(X.dtype), M, update)
-        Y, tangent = step_on_host(X, D, update.lr, new is not None, self._out)
-        if self._out is None:
+        G = G if G.dtype == X.dtype else G.to(X.dtype)
+        G = -G if update.maximize else G
+        D = G if M is None else torch.add(G, M, alpha=update.momentum, out=M)
+        Y, tangent = step_on_host(X, D, update.lr, M is not None, self._out)
+        if self._out[0] is None:
             X.copy_(Y)
-        if M is not None:
+        if M is not None and self._out[1] is None:
             assert tangent is not None
             M.copy_(tangent)
+
+
+def _written_at_once(A: Tensor) -> Tensor | None:
+    """The matrix if products write to its memory; otherwise None, and they would copy."""
+    return A if A.is_contiguous() or A.mT.is_contiguous() else None
 
 
 def single_of(weights: Sequence[Weight], states: Sequence[dict[str, Any]]) -> Single | None:
