@@ -5,6 +5,7 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel, scipy_expm
 from skewflow.geometry import omega, orthogonality_error
+from skewflow.kernels.rotate_factored.cpu import rotate_factored_
 from skewflow.optim._factored import FactoredStep
 from skewflow.optim._guard import polish_
 
@@ -27,11 +28,12 @@ def expected(X, A, B, lr):
     )
 
 
+@pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("lr", [0.0, 1e-6, 0.01, 0.3, 3.0])
 @pytest.mark.parametrize("d, k, r", SHAPES)
-def test_a_step_is_the_exponential_of_the_generator(d, k, r, lr, generator):
-    X = random_stiefel(d, k, batch=(2,), generator=generator)
-    A, B = factors(d, k, r, generator, 2)
+def test_a_step_is_the_exponential_of_the_generator(d, k, r, lr, n, generator):
+    X = random_stiefel(d, k, batch=(n,), generator=generator)
+    A, B = factors(d, k, r, generator, n)
     Y = X.clone()
     assert factored_step_(Y, A, B, lr).all()
     # Doublings multiply the rounding error of scipy and of the step alike.
@@ -45,6 +47,31 @@ def test_a_product_that_is_known_changes_nothing(generator):
     factored_step_(Y, A, B, 0.3)
     factored_step_(Z, A, B, 0.3, X @ B)
     assert_close("Y", Y, Z)
+
+
+@pytest.mark.parametrize("known", ["", "V", "V, AX"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_one_matrix_takes_the_step_of_a_batch(wide, known, generator):
+    X = random_stiefel(60, 20, batch=(1,), generator=generator)
+    X = X.mT.contiguous().mT if wide else X
+    A, B = factors(60, 20, 7, generator)
+    V, AX = (X @ B if "V" in known else None), (A.mT @ X if "AX" in known else None)
+    both = [None if F is None else torch.cat([F, F]) for F in (A, B, V, AX)]
+    Y, Z = X.clone(), torch.cat([X, X])
+    factored_step_(Y, A, B, 0.3, V, AX)
+    factored_step_(Z, both[0], both[1], 0.3, both[2], both[3])
+    assert_close("Y", Z[:1], Y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_one_matrix_is_left_to_the_reference_where_squares_leave_the_range(dtype, generator):
+    X = random_stiefel(30, 10, generator=generator, dtype=dtype)
+    A, B = (F[0].to(dtype) for F in factors(30, 10, 4, generator))
+    Y, far = X.clone(), torch.finfo(dtype).max ** 0.6
+    for a, b, eta in ((far, 1 / far, 0.1), (1 / far, far, 0.1), (1.0, 1.0, 100.0), (1.0, 0.0, 0.1)):
+        assert not rotate_factored_(Y, A * a, B * b, eta)
+        assert torch.equal(Y, X)
+    assert rotate_factored_(Y, A, B, 0.1)
 
 
 def test_zero_columns_and_zero_factors(generator):

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from ..geometry.precision import full_precision, is_exact
+from ..kernels.rotate_factored.cpu import rotate_factored_
 from ..kernels.rotate_factored.reference import LONGEST, generator_of, rotate_factored
 from ._capturing import is_capturing
 from ._dense import dense_step
@@ -77,6 +78,9 @@ class FactoredStep:
             Y, A, B = X[0], A[0], B[0]
             V, AX = (F if F is None else F[0] for F in (V, AX))
         with full_precision():
+            on_host = n == 1 and X.device.type == "cpu"
+            if on_host and rotate_factored_(Y, A, B, -lr, V, AX):
+                return torch.ones(n, dtype=torch.bool)
             omega = generator_of(A, Y @ B if V is None else V)
             if lr * float(omega.norm.max()) > LONGEST:
                 X.copy_(dense_step(X, (A @ B.mT).view(X.shape), lr, "exp"))
