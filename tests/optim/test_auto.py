@@ -43,7 +43,7 @@ def test_small_weights_take_exact_steps_to_the_nearest_point(generator):
 def test_one_matrix_on_a_cpu_has_a_step_of_its_own(monkeypatch, generator):
     taken = []
     step = Single.step
-    monkeypatch.setattr(Single, "step", lambda self, update: taken.append(step(self, update)))
+    monkeypatch.setattr(Single, "step", lambda *args: taken.append(step(*args)))
     p, optimizer = made(20, generator, momentum=0.9)
     run(p, optimizer, 3, generator)
     assert len(taken) == 3
@@ -52,6 +52,9 @@ def test_one_matrix_on_a_cpu_has_a_step_of_its_own(monkeypatch, generator):
     many = nn.Parameter(torch.stack([p.detach(), q.detach()]))
     run(many, FlowSGD([many], lr=1e-3), 3, generator)
     assert len(taken) == 3
+    exponential = FlowSGD([p], lr=1e-3, block_size="dense")
+    run(p, exponential, 2, generator)
+    assert len(taken) == 5
 
 
 def test_on_a_device_that_nobody_measured_there_are_blocks(generator):

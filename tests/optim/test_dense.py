@@ -5,8 +5,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import assert_close, randn, random_stiefel, scipy_expm, with_norm
-from skewflow.geometry import omega, orthogonality_error, project
-from skewflow.optim._dense import dense_step
+from skewflow.geometry import omega, orthogonality_error, project, tangent_project
+from skewflow.optim._dense import dense_step, exp_step
+from skewflow.optim._dense_host import exp_step_on_host
 from skewflow.optim._guard import polish_
 from skewflow.optim._polar import WIDEST
 
@@ -58,7 +59,7 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.overloadpacket.__name__
-        if name in ("mm", "addmm", "bmm", "baddbmm", "baddbmm_"):
+        if name in ("mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_"):
             A, B = args[:2] if name in ("mm", "bmm") else args[1:3]
             self.number += A.numel() * B.shape[-1]
         return function(*args, **(kwargs or {}))
@@ -82,15 +83,43 @@ def test_a_step_costs_few_products(shape, retraction, norm, price, generator):
     assert products.number == price * 64**3
 
 
-def test_a_thin_step_costs_seven_thin_products(generator):
+@pytest.mark.parametrize("n, retraction, thin", [(1, "exp", 5), (2, "exp", 7), (1, "polar", 4)])
+def test_a_thin_step_costs_few_thin_products(n, retraction, thin, generator):
     d, k = 512, 8
-    X = random_stiefel(d, k, batch=(1,), generator=generator)
-    D = direction(X, torch.tensor([0.1]), generator)
-    for retraction, thin in (("exp", 7), ("polar", 4)):
-        with Products() as products:
-            dense_step(X.float(), D.float(), 1.0, retraction)
-        # Besides, a few products of matrices with k or 2k rows, which do not grow with d.
-        assert thin * d * k**2 <= products.number <= thin * d * k**2 + 40 * k**3
+    X = random_stiefel(d, k, batch=(n,), generator=generator)
+    D = direction(X, torch.full((n,), 0.1), generator)
+    with Products() as products:
+        dense_step(X.float(), D.float(), 1.0, retraction)
+    # Besides, a few products of matrices with k or 2k rows, which do not grow with d.
+    assert thin * d * k**2 <= products.number / n <= thin * d * k**2 + 40 * k**3
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_exponential_step_of_one_matrix_is_scipys_at_any_norm(dtype, shape, generator):
+    for norm in NORMS:
+        X = random_stiefel(*shape, generator=generator)
+        D = direction(X[None], torch.tensor([norm], dtype=torch.float64), generator)[0]
+        Y, T = exp_step(X.to(dtype), D.to(dtype), 0.5, tangent=True)
+        factor = max(1.0, norm)
+        assert_close("Y", scipy_expm(-0.5 * omega(X, D)) @ X, Y, dtype, factor=factor)
+        assert_close("T", tangent_project(X, D), T, dtype, factor=factor)
+        M = D.to(dtype)
+        exp_step(X.to(dtype), M, 0.5, tangent=True, out=M)
+        assert_close("in place", T, M, dtype, factor=factor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("d, k", [(12, 12), (12, 4)])
+def test_one_matrix_is_left_to_the_batched_step_where_squares_leave_the_range(
+    d, k, dtype, generator
+):
+    X = random_stiefel(d, k, generator=generator, dtype=dtype)
+    D = randn(d, k, generator=generator, dtype=dtype)
+    far = torch.finfo(dtype).max ** 0.45
+    for scale in (far, 1 / far, 0.0):
+        assert exp_step_on_host(X, D * scale, 0.1 / max(scale, 1e-3), tangent=False) is None
+    assert exp_step_on_host(X, D, 0.01, tangent=False) is not None
 
 
 @pytest.mark.parametrize("retraction", ["exp", "polar", "cayley"])

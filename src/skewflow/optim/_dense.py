@@ -10,7 +10,8 @@ from ..geometry.precision import full_precision, is_coarse, users_precision
 from ..geometry.retractions import cayley
 from ..kernels.multiply_where import multiply_where_, num_rounds
 from ..kernels.update import LARGEST_ANGLE
-from ._exponential import expm_minus_identity, frobenius, spectral_bound
+from ._dense_host import exp_step_on_host
+from ._exponential import FEW_SQUARINGS, expm_minus_identity, frobenius, spectral_bound
 from ._guard import polish_
 from ._polar import polar_step
 
@@ -40,16 +41,11 @@ def dense_step(
         D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
     if retraction == "polar":
         return polar_step(X, D, lr)[0]
-    if not forms_omega(d, k, retraction):
-        return _thin_step(X, D, lr)
-    with users_precision(X):
-        S = D @ X.mT
-        omega = S - S.mT
-        if moments is not None:
-            w = moments.to(omega)
-            omega = omega / ((w[:, :, None] + w[:, None, :]) / 2).sqrt()
-        if retraction == "exp":
-            return _turned(X, omega, lr)
+    if retraction == "exp":
+        if len(X) == 1 and X.device.type == "cpu" and moments is None:
+            return exp_step(X[0], D[0], float(lr))[0][None]
+        return _exponential_step(X, D, lr, moments)
+    omega = _generator(X, D, moments)
     with full_precision():
         U, norm = _normalised(omega)
         angle = (lr * norm).clamp(max=LARGEST_ANGLE[X.dtype])
@@ -58,9 +54,59 @@ def dense_step(
         return Y
 
 
+def exp_step(
+    X: Float[Tensor, "d k"],
+    D: Float[Tensor, "d k"],
+    lr: float,
+    *,
+    tangent: bool = False,
+    out: Tensor | None = None,
+) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d k"] | None]:
+    """The exponential step of one matrix on a CPU, and the tangent part of D if asked for.
+
+    The latter may come in `out`, which may be D.
+    """
+    taken = exp_step_on_host(X, D, lr, tangent=tangent, out=out)
+    if taken is not None:
+        return taken
+    Y = _exponential_step(X[None], D[None], lr, None)[0]
+    if not tangent:
+        return Y, None
+    T = tangent_part(X[None], D[None])[0]
+    return Y, T if out is None else out.copy_(T)
+
+
+def tangent_part(X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
+    """`tangent_project`, which would wait for the device to check what it is given."""
+    S = X.mT @ D
+    return torch.baddbmm(D, X, S.add(S.mT), alpha=-0.5)
+
+
 def forms_omega(d: int, k: int, retraction: str) -> bool:
     """Whether a dense step forms the (d, d) generator."""
     return retraction == "cayley" or (retraction == "exp" and 2 * k >= d)
+
+
+def _exponential_step(
+    X: Tensor, D: Tensor, lr: float | Tensor, moments: Tensor | None
+) -> Float[Tensor, "n d k"]:
+    """As `dense_step`, for any device and any length."""
+    _, d, k = X.shape
+    if not forms_omega(d, k, "exp"):
+        return _thin_step(X, D, lr)
+    with users_precision(X):
+        return _turned(X, _generator(X, D, moments), lr)
+
+
+def _generator(X: Tensor, D: Tensor, moments: Tensor | None) -> Float[Tensor, "n d d"]:
+    """All of it, with its entries divided by the root mean squares of their rows."""
+    with users_precision(X):
+        S = D @ X.mT
+        omega = S - S.mT
+        if moments is not None:
+            w = moments.to(omega)
+            omega = omega / ((w[:, :, None] + w[:, None, :]) / 2).sqrt()
+        return omega
 
 
 def _turned(
@@ -112,8 +158,8 @@ def _thin_step(
 LARGEST_THIN_ANGLE = {torch.float32: 2.0**9, torch.float64: 2.0**14}
 """Where W has not full rank its basis is none: then rounding grows with the square of the angle."""
 
-FEW_SQUARINGS, FEW_THIN_SQUARINGS = 8, 5
-"""After which one polish suffices."""
+FEW_THIN_SQUARINGS = 5
+"""After which one polish suffices; see `FEW_SQUARINGS`."""
 
 
 def _normalised(A: Float[Tensor, "n a b"]) -> tuple[Float[Tensor, "n a b"], Float[Tensor, "n"]]:

@@ -15,6 +15,9 @@ from ..kernels.multiply_where import multiply_where_, num_rounds
 LARGEST_NORM = {torch.float32: 0.5, torch.float64: 0.75}
 """Of the series: it is exact to 5e-9 and 2e-17 there."""
 
+FEW_SQUARINGS = 8
+"""After which one polish suffices."""
+
 FEW_TERMS = 0.04
 """Norm below which four terms of the series are exact to 1e-9, so that float32 needs no more."""
 
@@ -60,13 +63,17 @@ def expm_minus_identity(
     scale = angle.sign() * torch.where(bound > 0, norm / bound, 0) * torch.exp2(-squarings)
     c = scale.to(dtype)[:, None, None]
     A, A2 = U * c, U2.mul_(c.square())
-    if dtype == torch.float64:
-        E = _sixteen_terms(A, A2)
-    else:
-        on_host = U.device.type == "cpu"
-        E = _eight_terms(A, A2, few=on_host and bool(norm.max() <= FEW_TERMS))
+    on_host = U.device.type == "cpu"
+    E = series(A, A2, few=on_host and bool(norm.max() <= FEW_TERMS))
     rounds = math.ceil(math.log2(most / LARGEST_NORM[dtype]))
     return _squared(E, squarings, rounds), squarings
+
+
+def series(
+    A: Float[Tensor, "n d d"], A2: Float[Tensor, "n d d"], few: bool
+) -> Float[Tensor, "n d d"]:
+    r"""$\exp(A) - I$ for norms up to `LARGEST_NORM`, by `few` terms up to `FEW_TERMS`."""
+    return _sixteen_terms(A, A2) if A.dtype == torch.float64 else _eight_terms(A, A2, few)
 
 
 def _eight_terms(A: Float[Tensor, "n d d"], A2: Float[Tensor, "n d d"], few: bool) -> Tensor:

@@ -12,7 +12,7 @@ from ..kernels._graphs import Graphs
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
 from ._capturing import is_capturing
-from ._dense import dense_step
+from ._dense import dense_step, tangent_part
 from ._drift import Store
 from ._polar import polar_step
 from ._replayed import Replayed, has_graph, on_device
@@ -85,7 +85,7 @@ class Lot:
         """
         if self._single is not None and has_single_step(update, retraction):
             if self.weights[0] not in left_out:
-                self._single.step(update)
+                self._single.step(update, retraction)
             return
         pairs = zip(self.weights, self._states, strict=True)
         members = [pair for pair in pairs if pair[0] not in left_out]
@@ -153,7 +153,7 @@ class Lot:
         if retraction == "polar" and w is None and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
         else:
-            new = None if new is None else _tangent_part(X, new)
+            new = None if new is None else tangent_part(X, new)
             Y = dense_step(X, D, lr, retraction, w)
         if new is not None:
             if finite is not None:
@@ -193,12 +193,6 @@ class Lot:
         """From one value a weight to one a matrix."""
         n = len(matrices) // len(self.weights)
         return (weights.repeat_interleave(n) if n > 1 else weights)[:, None, None]
-
-
-def _tangent_part(X: Tensor, M: Tensor) -> Tensor:
-    """`tangent_project`, which would wait for the device to check what it is given."""
-    S = X.mT @ M
-    return torch.baddbmm(M, X, S.add(S.mT), alpha=-0.5)
 
 
 def _batch(tensors: Sequence[Tensor]) -> Tensor:

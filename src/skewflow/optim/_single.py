@@ -1,4 +1,4 @@
-"""The step to the nearest point of a weight that is one matrix on a CPU, with little around it."""
+"""The exact step of a weight that is one matrix on a CPU, with little around it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.update import Update
+from ._dense import exp_step
 from ._polar import step_on_host
 from ._weights import Weight
 
@@ -24,18 +25,21 @@ class Single:
         self._weight, self._X, self._M = weight, X, M
         self._out = (_written_at_once(X), None if M is None else _written_at_once(M))
 
-    def step(self, update: Update) -> None:
-        """Step it."""
+    def step(self, update: Update, retraction: str) -> None:
+        """Step it, by one of `has_single_step`."""
         X, M, grad = self._X, self._M, self._weight.p.grad
         assert grad is not None
         G = self._weight.view.matrix(grad)
         G = G if G.dtype == X.dtype else G.to(X.dtype)
         G = -G if update.maximize else G
         D = G if M is None else torch.add(G, M, alpha=update.momentum, out=M)
-        Y, tangent = step_on_host(X, D, update.lr, M is not None, self._out)
-        if self._out[0] is None:
+        if retraction == "polar":
+            Y, tangent = step_on_host(X, D, update.lr, M is not None, self._out)
+        else:
+            Y, tangent = exp_step(X, D, update.lr, tangent=M is not None, out=self._out[1])
+        if Y is not X:
             X.copy_(Y)
-        if M is not None and self._out[1] is None:
+        if M is not None and tangent is not M:
             assert tangent is not None
             M.copy_(tangent)
 
@@ -63,4 +67,4 @@ def single_of(weights: Sequence[Weight], states: Sequence[dict[str, Any]]) -> Si
 
 def has_single_step(update: Update, retraction: str) -> bool:
     """Whether `Single` takes such steps."""
-    return retraction == "polar" and update.beta2 is None and not update.nesterov
+    return retraction in ("exp", "polar") and update.beta2 is None and not update.nesterov

@@ -1,0 +1,138 @@
+r"""The exponential step of one matrix on a CPU, which sees how long the step is.
+
+It takes the products that such a length needs, and scales by numbers of the host.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..geometry.precision import full_precision, is_exact
+from ..kernels.update import LARGEST_ANGLE
+from ._exponential import FEW_SQUARINGS, FEW_TERMS, LARGEST_NORM, series
+from ._guard import polish_
+
+RANGE = {torch.float32: 1e-30, torch.float64: 1e-280}
+"""Least norm of a square whose digits are all there; one over it is the largest."""
+
+LONGEST = 2.0
+r"""Norm of $lr\,D$ up to which a thin step is taken here: the terms of its series, their rounding,
+and what rounding leaves of a normal part of D, grow with it."""
+
+UNPOLISHED = 0.25
+r"""Largest $\|lr^2 D^\top D\|_F / \sqrt k$ of a thin step without a polish."""
+
+LEFT_OUT = {torch.float32: 5e-9, torch.float64: 1e-17}
+"""What the series of a thin step may leave out."""
+
+
+def exp_step_on_host(
+    X: Float[Tensor, "d k"],
+    D: Float[Tensor, "d k"],
+    lr: float,
+    *,
+    tangent: bool,
+    out: Tensor | None = None,
+) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d k"] | None] | None:
+    r"""$\exp(-lr\,\Omega)X$, and the tangent part of D if asked for, in `out`, which may be D.
+
+    None where squares leave the range of the dtype, or a thin step is too long: then it is for the
+    batched step.
+    """
+    if not is_exact(X):
+        with full_precision():
+            return exp_step_on_host(X, D, lr, tangent=tangent, out=out)
+    d, k = X.shape
+    return (_thin if 2 * k < d else _turned)(X, D, lr, tangent, out)
+
+
+def _turned(
+    X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None
+) -> tuple[Tensor, Tensor | None] | None:
+    """By the (d, d) generator."""
+    S = D @ X.mT
+    omega = S - S.mT
+    A2 = omega @ omega
+    square = _norm(A2) / math.sqrt(2)  # as in `spectral_bound`
+    if not _is_in_range(square, X.dtype):
+        return None
+    bound = math.sqrt(square)
+    norm = min(lr * bound, LARGEST_ANGLE[X.dtype])
+    squarings = max(0, math.ceil(math.log2(norm / LARGEST_NORM[X.dtype]))) if norm else 0
+    c = -norm / bound / 2**squarings
+    E = series((omega * c)[None], A2.mul_(c * c)[None], norm <= FEW_TERMS)[0]
+    for _ in range(squarings):
+        E = torch.addmm(E, E, E, beta=2)
+    Y = torch.addmm(X, E, X)
+    for _ in range((squarings > 0) + (squarings > FEW_SQUARINGS)):
+        polish_(Y[None])
+    if not tangent:
+        return Y, None
+    if X.shape[0] == X.shape[1]:
+        return Y, torch.addmm(D, omega, X, beta=0, alpha=0.5, out=out)
+    S = X.mT @ D
+    return Y, torch.addmm(D, X, S.add(S.mT), alpha=-0.5, out=out)
+
+
+def _thin(
+    X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None
+) -> tuple[Tensor, Tensor | None] | None:
+    r"""In the basis of `_thin_step`, of which only $\Omega^nX = X u_n + W u_{n-1}$ is needed.
+
+    There $u_{n+1} = Ku_n - Cu_{n-1}$ with $C = W^\top W = D^\top D - S^\top S$. The error E of X is
+    taken off by the Newton-Schulz step $X - \frac12 XE$, which is done to the small matrices.
+    """
+    C = D.mT @ D
+    square = _norm(C)
+    if not _is_in_range(square, X.dtype) or lr * math.sqrt(square) > LONGEST:
+        return None
+    S, E = X.mT @ D, X.mT @ X
+    E.diagonal().sub_(1)
+    symmetric = S + S.mT
+    S = torch.addmm(S, E, S, alpha=-0.5)
+    C.addmm_(S.mT, S, alpha=-1)
+    K = S - S.mT
+    K2 = K @ K
+    length = lr * (math.sqrt(_norm(K2) / math.sqrt(2)) + math.sqrt(_norm(C)))
+    F, G = _sums(K, K2, C, -lr, _num_terms(length, X.dtype))
+    F.addmm_(S, G, alpha=-1)  # W is D - X S
+    F = torch.addmm(F, E, F, alpha=-0.5).sub_(E, alpha=0.5)
+    Y = torch.addmm(X, X, F).addmm_(D, G)
+    if lr**2 * square > UNPOLISHED * math.sqrt(len(K)):
+        polish_(Y[None])
+    return Y, (torch.addmm(D, X, symmetric, alpha=-0.5, out=out) if tangent else None)
+
+
+def _sums(K: Tensor, K2: Tensor, C: Tensor, t: float, terms: int) -> tuple[Tensor, Tensor]:
+    r"""$\sum_{0<n\le N} t^nu_n/n!$ and $\sum_{0\le n<N} t^{n+1}u_n/(n+1)!$ for N `terms`."""
+    k = len(K)
+    U = K.new_zeros(terms + 1, k, k)  # u_n comes before u_{n-1}, so that both are one factor
+    U[terms].fill_diagonal_(1)
+    torch.mul(K, t, out=U[terms - 1])
+    torch.sub(K2, C, out=U[terms - 2]).mul_(t * t)
+    both = torch.cat([K * t, C * (-t * t)], dim=1)
+    for n in range(terms - 3, -1, -1):
+        torch.mm(both, U[n + 1 : n + 3].view(2 * k, k), out=U[n])
+    f = [1 / math.factorial(n) for n in range(terms + 1)]
+    weights = [[*f[:0:-1], 0.0], [0.0, *(t * c for c in f[:0:-1])]]
+    F, G = (K.new_tensor(weights) @ U.view(terms + 1, k * k)).view(2, k, k)
+    return F, G
+
+
+def _num_terms(length: float, dtype: torch.dtype) -> int:
+    """How many terms of the exponential series a step of this norm needs; at least two."""
+    terms, following = 2, length**3 / 6
+    while following > LEFT_OUT[dtype]:
+        terms += 1
+        following *= length / (terms + 1)
+    return terms
+
+
+def _norm(A: Tensor) -> float:
+    return float(torch.linalg.vector_norm(A))
+
+
+def _is_in_range(square: float, dtype: torch.dtype) -> bool:
+    return RANGE[dtype] <= square <= 1 / RANGE[dtype]  # which NaN is not
