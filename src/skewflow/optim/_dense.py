@@ -38,7 +38,7 @@ def dense_step(
     """
     d, k = X.shape[-2:]
     if moments is not None and not forms_omega(d, k, retraction):
-        D = D / moments.mean(-1).sqrt().to(D)[:, None, None]
+        D, moments = D / moments.mean(-1).sqrt().to(D)[:, None, None], None
     if retraction == "polar":
         return polar_step(X, D, lr)[0]
     if retraction == "exp":
