@@ -22,7 +22,7 @@ from skewflow.geometry.precision import full_precision
 from skewflow.lab.bench.quality.methods import METHODS
 from skewflow.lab.bench.quality.problem import Problem
 from skewflow.lab.bench.quality.race import Racer, Setting, begin, climb, warm_up
-from skewflow.lab.bench.quality.report import reached
+from skewflow.lab.bench.quality.standing import reached
 from skewflow.lab.bench.quality.suite import SUITE
 from skewflow.lab.environment import check_device, environment
 from skewflow.lab.files import write_json
