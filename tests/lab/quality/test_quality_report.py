@@ -88,7 +88,7 @@ def test_the_best_loss_of_all_stands_for_an_unknown_optimum():
 def test_the_verdict_says_where_auto_is_worse_than_a_choice_by_hand_and_off_the_manifold():
     runs = {"auto": curve(1, 0.5, 0.01, error=1e-3), "pogo": curve(1, 0.5, 0.1)}
     told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.01, 0.001)})]})
-    assert "slower than our best choice by hand on test (not reached)" in told
+    assert "slower than our best choice by hand on test (2 times)" in told
     assert "1.0e-03 from the manifold, beyond 1e-05" in told
     told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.6, 0.05)})]})
     assert "slower than our best choice by hand nowhere" in told
@@ -123,3 +123,18 @@ def test_where_no_auto_comes_to_the_target_the_best_one_counts_and_it_is_lost():
 def test_without_rivals_there_is_nothing_to_compare():
     told = verdict({"problems": [summary({"auto": curve(1, 0.1, 0.01)})]})
     assert told.startswith('no problem has both "auto" and a rival')
+
+
+def test_auto_that_is_behind_by_hand_is_measured_at_its_own_gap():
+    rival = curve(1, 0.9, 0.8)
+    near = summary({"auto": curve(1, 0.1, 0.02), "dense": curve(1, 0.05, 0.01), "pogo": rival})
+    assert near["own_target"] == 0.01
+    sooner = 1 + math.log(0.05 / 0.02) / math.log(5)  # where "dense" had 0.02
+    assert near["behind"] == pytest.approx(2 / sooner)
+    results = {"problems": [near]}
+    assert tables(results)[0].rows[0][-1] == pytest.approx(2 / sooner)
+    assert "by hand nowhere" in verdict(results)
+    stuck = summary({"auto": curve(1, 0.4, 0.4), "dense": curve(1, 1e-3, 1e-5), "pogo": rival})
+    assert stuck["behind"] > 10 and "by hand on test (15 times)" in verdict({"problems": [stuck]})
+    lost = summary({"auto": "lost", "dense": curve(1, 0.1, 0.01), "pogo": rival})
+    assert "by hand on test (not reached)" in verdict({"problems": [lost]})
