@@ -11,10 +11,10 @@ from skewflow.lab.bench.quality.standing import reached
 def test_the_time_to_a_gap_lies_between_looks():
     points = [(0.0, 0, 1.0), (1.0, 10, 0.1), (2.0, 20, 0.2), (3.0, 30, 0.0)]
     assert reached(points, 1.0) == (0.0, 0)
-    assert reached(points, 0.1) == (1.0, 10.0)
-    seconds, steps = reached(points, 0.1**1.5)
+    assert reached(points, 0.2) == pytest.approx((1 - math.log10(2), 10 - 10 * math.log10(2)))
+    seconds, steps = reached(points, 0.1)  # where it stays: it had come back
     assert 2.0 < seconds < 3.0 and steps == pytest.approx(10 * seconds)
-    assert reached(points[:3], 0.05) is None
+    assert reached(points[:3], 0.1) is None and reached([], 1.0) is None
 
 
 def curve(*losses, seconds=1.0, error=1e-7):

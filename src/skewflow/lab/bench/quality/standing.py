@@ -32,22 +32,23 @@ def _points(
 
 
 def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[float, float] | None:
-    """Seconds and steps at which a run first has this gap, between looks on a logarithmic scale.
+    """Seconds and steps after which a run keeps this gap, between looks on a logarithmic scale.
+
+    With batches a loss goes up and down: a look that happens to lie low is no arrival.
 
     Example:
         >>> reached([(0.0, 0, 1.0), (1.0, 10, 0.1), (2.0, 20, 0.001)], 0.01)
         (1.5, 15.0)
     """
-    last = None
-    for t, n, g in points:
-        if g <= gap:
-            if last is None:
-                return t, n
-            t0, n0, g0 = last
-            part = math.log(g0 / gap) / math.log(g0 / max(g, TINY))
-            return t0 + part * (t - t0), n0 + part * (n - n0)
-        last = t, n, g
-    return None
+    above = next((i for i in reversed(range(len(points))) if points[i][2] > gap), -1)
+    if above + 1 == len(points):
+        return None
+    t, n, g = points[above + 1]
+    if above < 0:
+        return t, n
+    t0, n0, g0 = points[above]
+    part = math.log(g0 / gap) / math.log(g0 / max(g, TINY))
+    return t0 + part * (t - t0), n0 + part * (n - n0)
 
 
 def final(run: Mapping[str, Any]) -> float:
