@@ -7,8 +7,8 @@ writes ``benchmarks/data/which_end_DEVICE.json``. ``python benchmarks/which_end.
 ``docs/explanation/which-end.png`` from the files.
 
 Where gradients are exact, blocks of s rows make the part (s - 1) / (d - 1) of the progress of an
-exact step: the best is the least time for a whole one. Where the noise of small batches decides,
-all steps are worth about the same, and the best is the cheapest.
+exact step: the best has the least time for a whole one. Where steps are worth the same, as a long
+momentum makes them nearly, the best is the cheapest.
 """
 
 import argparse
@@ -93,8 +93,8 @@ def measure(device: str) -> list[dict[str, Any]]:
     return rows
 
 
-def prices(row: dict[str, Any], exact: bool) -> dict[str, float]:
-    """Milliseconds for a whole step's progress, with exact gradients or with noise."""
+def prices(row: dict[str, Any], whole: bool) -> dict[str, float]:
+    """Milliseconds of a step and of all before it, or for the whole progress of an exact one."""
     d, _ = row["shape"]
     found = {}
     for name in ("exact", "factored", *(f"blocks of {s}" for s in BLOCKS)):
@@ -102,23 +102,23 @@ def prices(row: dict[str, Any], exact: bool) -> dict[str, float]:
             continue
         taken = row["passes"] + row[name] + (0.0 if name == "factored" else row["gradient"])
         s = int(name.rsplit(" ", 1)[1]) if name.startswith("blocks") else d
-        found[name] = taken * ((d - 1) / (s - 1) if exact else 1.0)
+        found[name] = taken * ((d - 1) / (s - 1) if whole else 1.0)
     return found
 
 
 def draw() -> None:
-    """A panel for each device and each kind of gradients; the winner's price over that of SGD."""
+    """A panel for each device and each measure; in it the winners, and their price over SGD's."""
     files = {
         device: json.loads((DATA / f"which_end_{device}.json").read_text()) for device in SHAPES
     }
 
     def drawing(canvas: Any) -> None:
         axes = canvas.subplots(2, 2)
-        for line, (kind, exact) in enumerate((("exact gradients", True), ("noise decides", False))):
+        for line, (kind, whole) in enumerate((("most progress", True), ("least price", False))):
             for axis, (device, found) in zip(axes[line], files.items(), strict=True):
                 title = "two cores" if device == "cpu" else found["environment"]["device"]
                 axis.set_title(f"{title}, {kind}", fontsize=10)
-                panel(axis, found["rows"], exact)
+                panel(axis, found["rows"], whole)
         for axis in axes[-1]:
             axis.set_xlabel("batch, or rank of the gradient")
         marks = [patch(name) for name in COLOURS]
@@ -133,14 +133,14 @@ def patch(name: str) -> Any:
     return Patch(color=COLOURS[name], label=name)
 
 
-def panel(axis: Any, rows: list[dict[str, Any]], exact: bool) -> None:
+def panel(axis: Any, rows: list[dict[str, Any]], whole: bool) -> None:
     shapes = list(dict.fromkeys(tuple(row["shape"]) for row in rows))
     batches = list(dict.fromkeys(row["batch"] for row in rows))
     for row in rows:
         x, y = batches.index(row["batch"]), shapes.index(tuple(row["shape"]))
-        found = prices(row, exact)
+        found = prices(row, whole)
         best = min(found, key=lambda name: found[name])
-        part = prices(row, exact=False)[best] / (row["passes"] + row["gradient"] + row["SGD"])
+        part = prices(row, whole=False)[best] / (row["passes"] + row["gradient"] + row["SGD"])
         colour = COLOURS[best.split(" ")[0]]
         axis.add_patch(_rectangle(x, y, colour))
         size = best.rsplit(" ", 1)[1] if best.startswith("blocks") else ""
