@@ -103,7 +103,7 @@ def measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
     """One problem."""
     problem = SUITE[name].make("full" if device == "cuda" else "tiny", device)
     chosen = {method: search(problem, method, gap)[0] for method in NAMES}
-    times: dict[str, list[float]] = {method: [] for method in NAMES}
+    times: dict[str, list[float]] = {method: [] for method in NAMES}  # infinite if not reached
     row: dict[str, Any] = {"problem": name, "shape": list(problem.shape), "gap": gap}
     for _ in range(rounds):
         for method, setting in chosen.items():
@@ -119,6 +119,9 @@ def measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
                     "seconds": times[method],
                 }
     middle = {method: median(each) for method, each in times.items()}
+    missed = [method for method, seconds in middle.items() if not math.isfinite(seconds)]
+    if missed:
+        raise RuntimeError(f"{' and '.join(missed)} must come to {gap} in {LONGEST} s on {name}.")
     return row | {"pogo / auto": middle["pogo"] / middle["auto"]}
 
 

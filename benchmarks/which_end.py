@@ -28,6 +28,7 @@ from skewflow.lab.experiment import Figure
 from skewflow.lab.files import write_bytes, write_json
 from skewflow.lab.report.assets import to_png
 from skewflow.optim import FlowSGD
+from skewflow.optim._factored import is_worth_it
 
 DATA = Path(__file__).parent / "data"
 PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / "which-end.png"
@@ -78,7 +79,7 @@ def of_batch(d: int, k: int, batch: int, device: str) -> dict[str, float]:
         "passes": lambda: (inputs @ W, passed @ W.mT),
         "gradient": lambda: A @ B.mT,
     }
-    if 4 * batch <= k or (2 * k < d and 2 * batch <= k):  # else the step is an exact one
+    if is_worth_it(batch, d, k, X.device):  # else the step is an exact one
         steps["factored"] = lambda: optimizer.step(factors={X: (A, B)})
     return milliseconds(steps, device)
 

@@ -78,8 +78,9 @@ def exp_step(
 
 def tangent_part(X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
     """`tangent_project`, which would wait for the device to check what it is given."""
-    S = X.mT @ D
-    return torch.baddbmm(D, X, S.add(S.mT), alpha=-0.5)
+    with full_precision():
+        S = X.mT @ D
+        return torch.baddbmm(D, X, S.add(S.mT), alpha=-0.5)
 
 
 def forms_omega(d: int, k: int, retraction: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision, is_exact
+from ..geometry.precision import full_precision
 from ..kernels.update import LARGEST_ANGLE
 from ._exponential import FEW_SQUARINGS, FEW_TERMS, LARGEST_NORM, series
 from ._guard import polish_
@@ -41,11 +41,10 @@ def exp_step_on_host(
     None where squares leave the range of the dtype, or a thin step is too long: then it is for the
     batched step.
     """
-    if not is_exact(X):
-        with full_precision():
-            return exp_step_on_host(X, D, lr, tangent=tangent, out=out)
     d, k = X.shape
-    return (_thin if 2 * k < d else _turned)(X, D, lr, tangent, out)
+    step = _thin if 2 * k < d else _turned
+    with full_precision():
+        return step(X, D, lr, tangent, out)
 
 
 def _turned(

@@ -11,7 +11,7 @@ from ..kernels.multiply_where import has_kernel
 WARM_UP = 2
 """Steps after which everything is compiled and loaded."""
 
-LARGEST = 1 << 23
+LARGEST = 1 << 22
 """Most entries of the points: larger steps keep the device busy by themselves, and what a graph
 computes on the way, about twelve times the points, stays allocated."""
 

@@ -88,7 +88,7 @@ def test_the_best_loss_of_all_stands_for_an_unknown_optimum():
 def test_the_verdict_says_where_auto_is_worse_than_a_choice_by_hand_and_off_the_manifold():
     runs = {"auto": curve(1, 0.5, 0.01, error=1e-3), "pogo": curve(1, 0.5, 0.1)}
     told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.01, 0.001)})]})
-    assert "slower than our best choice by hand on test (2 times)" in told
+    assert "slower than our best choice by hand on test (not reached, 2 at" in told
     assert "1.0e-03 from the manifold, beyond 1e-05" in told
     told = verdict({"problems": [summary(runs | {"dense": curve(1, 0.6, 0.05)})]})
     assert "slower than our best choice by hand nowhere" in told
@@ -132,9 +132,15 @@ def test_auto_that_is_behind_by_hand_is_measured_at_its_own_gap():
     sooner = 1 + math.log(0.05 / 0.02) / math.log(5)  # where "dense" had 0.02
     assert near["behind"] == pytest.approx(2 / sooner)
     results = {"problems": [near]}
-    assert tables(results)[0].rows[0][-1] == pytest.approx(2 / sooner)
-    assert "by hand nowhere" in verdict(results)
-    stuck = summary({"auto": curve(1, 0.4, 0.4), "dense": curve(1, 1e-3, 1e-5), "pogo": rival})
-    assert stuck["behind"] > 10 and "by hand on test (15 times)" in verdict({"problems": [stuck]})
+    assert tables(results)[0].rows[0][-1] == "not reached, 1.27 at its own last gap"
+    assert "by hand on test (not reached, 1.27 at its own last gap)" in verdict(results)
     lost = summary({"auto": "lost", "dense": curve(1, 0.1, 0.01), "pogo": rival})
-    assert "by hand on test (not reached)" in verdict({"problems": [lost]})
+    assert "by hand on test (not reached);" in verdict({"problems": [lost]})
+    worse = summary({"auto": curve(1, 2, 3), "dense": curve(1, 0.1, 0.01), "pogo": rival})
+    assert worse["behind"] is None and lost["behind"] is None
+
+
+@pytest.mark.parametrize("optimum", [0.0, None])
+def test_equal_ends_at_the_optimum_have_a_summary(optimum):
+    both = {"auto": curve(1, 0.5, 0.0), "dense": curve(1, 0.2, 0.0), "pogo": curve(1, 0.9, 0.8)}
+    assert summary(both, optimum=optimum)["behind"] is None

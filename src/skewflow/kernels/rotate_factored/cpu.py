@@ -27,8 +27,8 @@ def rotate_factored_(
 ) -> bool:
     r"""$X \leftarrow \exp(\eta\,\Omega)X$ for $\Omega = A(XB)^\top - XBA^\top$, in place.
 
-    The norm of the step is bounded by the square root of that of $(\eta JM)^2$, whose eigenvalues
-    are those of $(\eta\,\Omega)^2$; see the reference.
+    What a column of $V = XB$ has of that of A adds nothing to $\Omega$, but would to the factors,
+    whose rounding it makes: near a stationary point it is nearly all of them. So it is taken off.
 
     Args:
         X: The point.
@@ -42,36 +42,57 @@ def rotate_factored_(
         Whether it was done; if not, the step is too long for the series, or the squares of some
         column are not in the range of the dtype, and X is as it was.
     """
-    d, r = A.shape
+    (d, r), shortest = A.shape, SHORTEST[X.dtype]
     F = X.new_empty(d, 2 * r)
-    F[:, :r] = A
+    left, right = F[:, :r], F[:, r:]
+    left.copy_(A)
     if V is None:
-        torch.mm(X, B, out=F[:, r:])
+        torch.mm(X, B, out=right)
     else:
-        F[:, r:] = V
+        right.copy_(V)
+    squares = torch.linalg.vecdot(F, F, dim=0)
+    if not _is_in_range(squares, shortest):
+        return False
+    share = torch.linalg.vecdot(left, right, dim=0) / squares[:r].clamp(min=shortest)
+    right.addcmul_(left, share, value=-1)
     M = F.mT @ F
     squares = M.diagonal()
-    low, high = (float(end) for end in torch.aminmax(squares))
-    if not SHORTEST[X.dtype] <= low <= high <= 1 / SHORTEST[X.dtype]:
-        return False
-    roots = squares.pow(0.25)
-    s = roots[r:] / roots[:r]
-    t = s.reciprocal()
+    live = (squares > shortest).view(2, r).all(0)  # a pair with a column of zeros is left out
+    roots = squares.clamp(min=shortest).pow(0.25)
+    s = torch.where(live, roots[r:] / roots[:r], 0)
+    t = torch.where(live, roots[:r] / roots[r:], 0)
     c, turned = torch.cat([s, t]), torch.cat([t, s]).mul_(eta)[:, None]
     Z = torch.cat([M[r:], -M[:r]]).mul_(turned).mul_(c)  # eta J M of scaled columns
-    Z2 = Z @ Z
-    length = math.sqrt(float(torch.linalg.vector_norm(Z2)))
-    if not length <= LONGEST:
+    if not _is_short(Z):
         return False
+    Z2 = Z @ Z
+    rounds = num_rounds(math.sqrt(float(torch.linalg.vector_norm(Z2))), X.dtype)
     if AX is None:
         both = F.mT @ X
         AX, VX = both[:r], both[r:]
     else:
-        VX = F[:, r:].mT @ X
+        VX = right.mT @ X
     JT = torch.cat([VX, -AX]).mul_(turned)
-    Q = _phi(Z, Z2, num_rounds(length, X.dtype)) @ JT
-    X.addmm_(F, Q.mul_(c[:, None]))
+    X.addmm_(F, (_phi(Z, Z2, rounds) @ JT).mul_(c[:, None]))
     return True
+
+
+def _is_in_range(squares: Float[Tensor, "two_r"], shortest: float) -> bool:
+    """Whether all that are not zero are; NaN is not."""
+    low, high = (float(end) for end in torch.aminmax(squares))
+    if low == 0:
+        low = float(torch.where(squares > 0, squares, 1).min())
+    return shortest <= low and high <= 1 / shortest
+
+
+def _is_short(Z: Float[Tensor, "s s"]) -> bool:
+    r"""Whether a bound on its norm is at most `LONGEST`, for which rounding and series are good.
+
+    $\|Z^2\|$ is none: Z is not normal, and rounding grows with Z itself.
+    """
+    if float(torch.linalg.vector_norm(Z)) <= LONGEST:
+        return True
+    return float(torch.linalg.vector_norm(Z @ Z.mT)) <= LONGEST**2
 
 
 def _phi(Z: Float[Tensor, "s s"], Z2: Float[Tensor, "s s"], rounds: int) -> Float[Tensor, "s s"]:

@@ -81,7 +81,7 @@ class Quality(Experiment[QualityConfig]):
         "cpu": QualityConfig(device="cpu", size="reduced"),
         "paper": QualityConfig(device="cuda"),
     }
-    preset_help = '"quick" takes minutes on a CPU, "cpu" an hour on two cores, "paper" needs a GPU.'
+    preset_help = '"quick" takes minutes on a CPU, "cpu" 45 on two cores, "paper" needs a GPU.'
     parts = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:
@@ -140,6 +140,14 @@ class Quality(Experiment[QualityConfig]):
         self, config: QualityConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
         """Of each problem the target, and how each method came to it."""
+        for name in config.problems:
+            race = cells[f"{name}_race"]
+            whole = all("heat" in run for run in race["runs"])
+            if not whole or race["floor"] != SUITE[name].floor:
+                raise RunError(
+                    f"the race on {name} must be one of this suite: it was made by an earlier one, "
+                    "with other rules. Begin anew elsewhere with --out, or remove its cells."
+                )
         return {
             "device": config.device,
             "problems": [

@@ -61,7 +61,7 @@ def _is_close(gap: float, to: float) -> bool:
 
 
 def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[Setting]]:
-    """Who runs again, with what; of everybody by the same rule.
+    """Who runs again, with what; the same rates for ours and rivals, and as many places.
 
     The target is the best final gap of the rivals, or the floor where it is below. In front are
     those who come to it, the first of them first, then the others by their final gaps. Three of
@@ -85,7 +85,7 @@ def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, lis
     for method in dict.fromkeys(run["method"] for run in runs):
         seconds, _, run = first([r for r in runs if r["method"] == method], target)
         assert run is not None
-        if math.isfinite(final(run)):
+        if math.isfinite(final(run)) and run["lr"] is not None:  # without a rate, nothing is new
             best[method] = run
             place[method] = (math.inf if seconds is None else seconds, final(run))
     order = sorted(best, key=lambda method: place[method])
@@ -97,7 +97,7 @@ def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, lis
     ):
         close = [m for m in side[1:] if place[m][0] < math.inf or _is_close(final(best[m]), target)]
         leaders += [*side[:1], *close][:LEADERS]
-    return {m: _around(best[m], runs) for m in leaders if best[m]["lr"] is not None}
+    return {m: _around(best[m], runs) for m in leaders}
 
 
 def _around(best: Mapping[str, Any], runs: list[dict[str, Any]]) -> list[Setting]:

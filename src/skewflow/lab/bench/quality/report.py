@@ -50,7 +50,7 @@ def problem_summary(
         "known_optimum": race["optimum"] is not None,
         "target": target,
         "own_target": own_target,
-        "behind": _behind(autos, by_hand, race["seconds"]),
+        "behind": _behind(autos, by_hand, own_target, race["seconds"]),
         "best_peer": None if best is None else best["method"],
         "by_hand": None if hand is None else hand["method"],
         "rows": rows,
@@ -58,13 +58,20 @@ def problem_summary(
 
 
 def _behind(
-    autos: Sequence[Mapping[str, Any]], by_hand: Sequence[Mapping[str, Any]], seconds: float
+    autos: Sequence[Mapping[str, Any]],
+    by_hand: Sequence[Mapping[str, Any]],
+    target: float | None,
+    seconds: float,
 ) -> float | None:
     """A whole run over the time after which our choices by hand had the best final gap of "auto".
 
-    How much slower "auto" is where it does not come to their gap.
+    How much slower "auto" is where it does not come to their gap; None where it does, or where it
+    has made no progress at all.
     """
-    sooner, _, _ = first(by_hand, best_final(autos, 0.0))
+    gap = best_final(autos, 0.0)
+    if gap is None or target is None or not target < gap < 1:
+        return None
+    sooner, _, _ = first(by_hand, gap)
     return None if sooner is None else seconds / max(sooner, TINY)
 
 
@@ -111,7 +118,8 @@ def verdict(results: Mapping[str, Any]) -> str:
         )
     else:
         parts.append('no problem has both "auto" and a rival')
-    slow = [f"{name} ({_times(r)})" for name, r in own.items() if r > BY_HAND]
+    behind = {p["name"]: p.get("behind") for p in problems}
+    slow = [f"{name} ({_times(r, behind[name])})" for name, r in own.items() if r > BY_HAND]
     if own:
         where = f"on {', '.join(slow)}" if slow else "nowhere"
         parts.append(f"more than {BY_HAND:g} times slower than our best choice by hand {where}")
@@ -135,8 +143,8 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         "problems",
         'Seconds until the best final gap of the best rival, of that rival and of "auto", the '
         "ratio; then the same for the best of our own choices by hand and its gap; where "
-        '"auto" does not come to that, the ratio is a whole run over the time after which those '
-        'had the best final gap of "auto". Like a library '
+        '"auto" does not come to that, it says so, with a whole run over the time after which '
+        'those had the best final gap of "auto". Like a library '
         'with SGD and Adam, "auto" enters with FlowSGD (auto) and FlowAdam (auto-adam), and the '
         "better one counts, which is named. A gap is "
         "relative to that of the start, and is taken at the nearest orthonormal matrix, wherever a "
@@ -301,7 +309,7 @@ def _problem_row(p: Mapping[str, Any]) -> tuple[Any, ...]:
         hand.get("own_seconds"),
         own,
         rows.get(own, {}).get("own_seconds"),
-        _shown(_to_hand(p)),
+        _shown(_to_hand(p), p.get("behind")),
     )
 
 
@@ -329,18 +337,20 @@ def _to_peer(p: Mapping[str, Any]) -> float | None:
 
 
 def _to_hand(p: Mapping[str, Any]) -> float | None:
-    """Of "auto" to our best choice by hand, at the gap of that, else at its own last one."""
-    found = ratio(p, which_auto(p, "own_seconds"), p["by_hand"], "own_seconds")
-    return p.get("behind") or found if found == math.inf else found
+    """Of "auto" to our best choice by hand."""
+    return ratio(p, which_auto(p, "own_seconds"), p["by_hand"], "own_seconds")
 
 
 def _ratios(found: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _shown(value: float | None) -> float | str | None:
-    return "not reached" if value == math.inf else value
+def _shown(value: float | None, behind: float | None = None) -> float | str | None:
+    """A ratio; where there is none, how much slower one is at its own last gap, if known."""
+    if value != math.inf:
+        return value
+    return "not reached" if behind is None else f"not reached, {behind:.3g} at its own last gap"
 
 
-def _times(value: float) -> str:
-    return "not reached" if value == math.inf else f"{value:.2g} times"
+def _times(value: float, behind: float | None = None) -> str:
+    return f"{value:.2g} times" if value < math.inf else str(_shown(value, behind))
