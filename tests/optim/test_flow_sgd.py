@@ -161,13 +161,25 @@ def test_maximize_turns_the_step_round(generator):
     assert torch.equal(p, q)
 
 
-@pytest.mark.parametrize("block_size", [2, 3, "dense"])
-def test_a_step_leaves_the_gradient_untouched(block_size, generator):
-    p = weight((9, 5), generator)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("shape", [(9, 5), (12, 3), (3, 12), (6, 6)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_size": 2},
+        {"block_size": 3},
+        {"block_size": "dense"},
+        {"block_size": "dense", "retraction": "polar"},
+    ],
+    ids=str,
+)
+def test_a_step_leaves_the_gradient_untouched(options, shape, momentum, generator):
+    p = weight(shape, generator)
     set_gradient(p, generator)
-    before, place = p.grad.clone(), p.grad.data_ptr()
-    FlowSGD([p], lr=0.1, momentum=0.9, block_size=block_size).step()
+    before, place, version = p.grad.clone(), p.grad.data_ptr(), p.grad._version
+    FlowSGD([p], lr=0.1, momentum=momentum, **options).step()
     assert torch.equal(p.grad, before) and p.grad.data_ptr() == place
+    assert p.grad._version == version
 
 
 def test_parameters_without_a_gradient_are_left_alone(generator):
@@ -178,7 +190,12 @@ def test_parameters_without_a_gradient_are_left_alone(generator):
     assert torch.equal(q, before)
 
 
-def test_strided_and_channels_last_weights_are_stepped_in_place(generator):
+@pytest.mark.parametrize(
+    "options",
+    [{"block_size": 2}, {"block_size": "dense"}, {"block_size": "dense", "retraction": "polar"}],
+    ids=str,
+)
+def test_strided_and_channels_last_weights_are_stepped_in_place(options, generator):
     base = torch.zeros(12, 16, dtype=torch.float64)
     p = nn.Parameter(base[::2, 3:9])
     orthogonal_(p.data, generator=generator)
@@ -186,7 +203,7 @@ def test_strided_and_channels_last_weights_are_stepped_in_place(generator):
     conv.data = conv.data.to(memory_format=torch.channels_last)
     for q in (p, conv):
         place, strides = q.data_ptr(), q.stride()
-        optimizer = FlowSGD([q], lr=0.1, momentum=0.5, block_size=2)
+        optimizer = FlowSGD([q], lr=0.1, momentum=0.5, **options)
         for _ in range(3):
             set_gradient(q, generator)
             optimizer.step()
@@ -226,6 +243,8 @@ MAKERS = {
     "pairs-momentum": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size=2),
     "blocks-momentum": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size=3),
     "dense": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, nesterov=True, block_size="dense"),
+    "exponential": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size="dense"),
+    "polar": lambda ps: FlowSGD(ps, 0.1, momentum=0.9, block_size="dense", retraction="polar"),
     "guarded": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, guard_every=2),
     "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler="round_robin"),
     "h_regular": lambda ps: FlowSGD(ps, lr=0.01, momentum=0.9, block_size=3, sampler="h_regular"),
@@ -235,11 +254,15 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    "name, shape",
+    [*((name, (9, 5)) for name in MAKERS), ("exponential", (12, 3)), ("polar", (3, 12))],
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_a_resumed_run_gives_the_same_bits(name, dtype, generator, tmp_path):
-    unbroken, _ = run(MAKERS[name], 9, generator, dtype=dtype)
-    resumed, _ = run(MAKERS[name], 9, generator, resume_at=4, tmp_path=tmp_path, dtype=dtype)
+def test_a_resumed_run_gives_the_same_bits(name, shape, dtype, generator, tmp_path):
+    options = {"shape": shape, "dtype": dtype}
+    unbroken, _ = run(MAKERS[name], 9, generator, **options)
+    resumed, _ = run(MAKERS[name], 9, generator, resume_at=4, tmp_path=tmp_path, **options)
     for p, q in zip(unbroken, resumed, strict=True):
         assert torch.equal(p, q)
 
