@@ -129,7 +129,7 @@ def capture_factors(
         >>> layer = OrthogonalLinear(64, 64, bias=False)
         >>> capture = capture_factors(layer)
         >>> optimizer = FlowSGD(layer.parameters(), lr=0.1, block_size="dense")
-        >>> layer(torch.randn(4, 64)).square().sum().backward()
+        >>> layer(torch.randn(4, 64)).sum().backward()
         >>> layer.weight.grad is None
         True
         >>> before = layer.weight.detach().clone()
