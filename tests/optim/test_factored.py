@@ -74,6 +74,17 @@ def test_one_matrix_is_left_to_the_reference_where_squares_leave_the_range(dtype
     assert rotate_factored_(Y, A, B, 0.1)
 
 
+def test_what_is_left_of_a_column_after_its_common_part_is_not_lost(generator):
+    X = random_stiefel(16, 8, generator=generator, dtype=torch.float32)
+    B = torch.zeros(8, 1)
+    B[0] = 1.5e-15  # its square is in the range, and a fifth of it is not
+    A = (X[:, :1] + 0.5 * X[:, 1:2]) * 0.8e15
+    Y = X[None].clone()
+    factored_step_(Y, A[None], B[None], 1.0)
+    exact = expected(X[None].double(), A[None].double(), B[None].double(), 1.0)
+    assert (Y - X).norm() > 0.5 and (Y - exact).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_zero_columns_and_zero_factors(n, generator):
     X = random_stiefel(12, 5, batch=(n,), generator=generator)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .reference import LONGEST, coefficients, num_rounds
+from .reference import LONGEST, num_rounds, phi
 
 SHORTEST = {torch.float32: 1e-30, torch.float64: 1e-280}
 """Least square of a column's norm, and one over the largest, for which squares keep their digits.
@@ -56,8 +56,11 @@ def rotate_factored_(
     share = torch.linalg.vecdot(left, right, dim=0) / squares[:r].clamp(min=shortest)
     right.addcmul_(left, share, value=-1)
     M = F.mT @ F
-    squares = M.diagonal()
+    before, squares = squares, M.diagonal()
     live = (squares > shortest).view(2, r).all(0)  # a pair with a column of zeros is left out
+    rounding = before * (4 * torch.finfo(X.dtype).eps) ** 2
+    if not live.all() and ((squares <= shortest) & (squares > rounding)).any():
+        return False  # what is left of a column is more than rounding
     roots = squares.clamp(min=shortest).pow(0.25)
     s = torch.where(live, roots[r:] / roots[:r], 0)
     t = torch.where(live, roots[:r] / roots[r:], 0)
@@ -73,7 +76,7 @@ def rotate_factored_(
     else:
         VX = right.mT @ X
     JT = torch.cat([VX, -AX]).mul_(turned)
-    X.addmm_(F, (_phi(Z, Z2, rounds) @ JT).mul_(c[:, None]))
+    X.addmm_(F, (phi(Z, Z2, rounds) @ JT).mul_(c[:, None]))
     return True
 
 
@@ -93,15 +96,3 @@ def _is_short(Z: Float[Tensor, "s s"]) -> bool:
     if float(torch.linalg.vector_norm(Z)) <= LONGEST:
         return True
     return float(torch.linalg.vector_norm(Z @ Z.mT)) <= LONGEST**2
-
-
-def _phi(Z: Float[Tensor, "s s"], Z2: Float[Tensor, "s s"], rounds: int) -> Float[Tensor, "s s"]:
-    """As that of the reference."""
-    a, b = coefficients(rounds)
-    P = Z * b
-    P.diagonal().add_(a)
-    for m in range(rounds - 1, -1, -1):
-        a, b = coefficients(m)
-        P = torch.addmm(Z, Z2, P, beta=b)
-        P.diagonal().add_(a)
-    return P

@@ -73,12 +73,21 @@ def rotate_factored(
     AX = omega.L[..., :r].mT @ X if AX is None else omega.s.mT * AX
     JT = torch.cat([VX, -AX], dim=-2)
     rounds = num_rounds(float((eta.abs() * omega.norm).max()), X.dtype)
-    return X + omega.L @ (step * _phi(step * W, rounds) @ JT)
+    Z = step * W
+    return X + omega.L @ (step * phi(Z, Z @ Z, rounds) @ JT)
 
 
-def _phi(Z: Float[Tensor, "*n s s"], rounds: int) -> Float[Tensor, "*n s s"]:
-    r"""$\sum_m Z^{2m}\left(\frac{I}{(2m+1)!} + \frac{Z}{(2m+2)!}\right)$ up to m = `rounds`."""
-    Z2, P = Z @ Z, torch.zeros_like(Z)
+def phi(
+    Z: Float[Tensor, "*n s s"], Z2: Float[Tensor, "*n s s"], rounds: int
+) -> Float[Tensor, "*n s s"]:
+    r"""$\sum_m Z^{2m}\left(\frac{I}{(2m+1)!} + \frac{Z}{(2m+2)!}\right)$ up to m = `rounds`.
+
+    Args:
+        Z: A matrix.
+        Z2: Its square.
+        rounds: Number of the last pair of terms.
+    """
+    P = torch.zeros_like(Z)
     for m in range(rounds, -1, -1):
         a, b = coefficients(m)
         P = Z2 @ P if m < rounds else P

@@ -56,8 +56,7 @@ SUITE: dict[str, Entry] = {
     ),
     "batched-procrustes": Entry(Procrustes, (100, (200,)), (50, (40,)), (24, (20,)), (0.7, 1.5)),
     "ica": Entry(ICA, (50000, 256, 128), (10000, 128, 64), (5000, 64, 32), (0.7, 1.5), 1e-4),
-    # From eight starts exact steps of 200 rows ended in local minima between 0 and 4.4 hundredths
-    # of the first gap above the best: in which one a run ends is luck.
+    # Its local minima lie hundredths of the first gap apart: in which one a run ends is luck.
     "assignment": Entry(Assignment, (1000,), (200,), (100,), (1.0, 1.5), 2e-2),
     "brockett": Entry(Brockett, (512,), (200,), (100,), (0.7, 1.5)),
     "wide-linear": Entry(WideLinear, (4096, 256), (512, 64), (256, 32), (1.0, 1.5)),
