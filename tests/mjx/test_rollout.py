@@ -10,9 +10,10 @@ pytest.importorskip("mujoco.mjx")
 
 from mjx.fake import Counter
 from skewflow.es import InProcess, Moments
+from skewflow.lab.rl import mjx_fewer
 from skewflow.lab.rl.mjx_rollout import Batch
 from skewflow.lab.rl.mjx_strategy import MjxStrategy
-from skewflow.lab.rl.mjx_tasks import simulate
+from skewflow.lab.rl.mjx_tasks import State, simulate
 from skewflow.lab.rl.policies import affine_params, recurrent_params
 from skewflow.lab.rl.rollout import Rollout
 
@@ -166,6 +167,58 @@ def test_an_episode_longer_than_a_chunk_goes_on_in_the_next():
     (found,) = Batch(Long()).evaluate([constant(1.0).ask()], [100], chunks.append)
     assert found.length == 60 and found.values == pytest.approx([60.0] * 6)
     assert chunks == [0.25, 0.5, 0.75]
+
+
+class Spread(Counter):
+    """Episodes of 5 to 157 steps, of which ever fewer go on."""
+
+    def start(self, seed):
+        _, seen = super().start(seed)
+        seen = np.array([5.0 + 152.0 * (seed % 11 / 10) ** 3, 0.0])
+        return State(seen, np.zeros(1), np.zeros(1), np.zeros(1)), seen
+
+
+def test_half_of_a_batch_goes_on_alone_and_gives_what_the_whole_one_does(generator, monkeypatch):
+    """Policies of two shapes, some with a memory, so that a row in a wrong place would show."""
+    policies = (
+        recurrent_params(2, 1, 8, orthogonal=True, generator=generator),
+        affine_params(2, 1),
+        recurrent_params(2, 1, 8, orthogonal=False, generator=generator),
+    )
+    own = {"num_directions": 9, "common_seeds": False}
+    strategies = [strategy(params, seed, **own) for seed, params in enumerate(policies)]
+    for one in strategies:
+        one.moments = Moments.of(np.random.default_rng(one.seed).normal(70.0, 50.0, size=(50, 2)))
+    asked, caps = [s.ask() for s in strategies], [40, 200, 110]
+    monkeypatch.setattr(mjx_fewer, "HALVINGS", 0)
+    whole = Batch(Spread()).evaluate(asked, caps)
+    monkeypatch.setattr(mjx_fewer, "HALVINGS", 3)
+    monkeypatch.setattr(mjx_fewer, "SMALLEST", 1)
+    taken, take = [], mjx_fewer.take
+    watched = lambda given, episodes, rows: taken.append(rows) or take(given, episodes, rows)  # noqa: E731
+    batch = Batch(Spread())
+    batch.evaluate(asked, caps)  # compiled: `eval_shape` takes, too
+    monkeypatch.setattr(mjx_fewer, "take", watched)
+    fewer = batch.evaluate(asked, caps)
+    assert [[len(rows) for rows in each] for each in taken] == [[36, 18], [18, 9], [9, 5]]
+    for ours, want in zip(fewer, whole, strict=True):
+        assert ours.steps.tolist() == want.steps.tolist() and len(set(want.steps)) > 3
+        assert ours.values == pytest.approx(want.values, rel=1e-5, abs=1e-5)
+        assert len(set(want.values.round(3))) > 6
+        assert (ours.length, ours.broken) == (want.length, want.broken)
+        assert ours.observed.count == want.observed.count
+        assert ours.observed.mean == pytest.approx(want.observed.mean, rel=1e-6)
+        assert ours.observed.squares == pytest.approx(want.observed.squares, rel=1e-5)
+
+
+def test_half_of_each_lot_has_all_that_go_on_and_no_row_twice():
+    going = np.array([True, False, True, False, False, False, True, False, False])
+    first, second = mjx_fewer.half(going, [5, 4])
+    assert {0, 2} <= set(first.tolist()) and len(set(first.tolist())) == 3
+    assert 1 in second and len(set(second.tolist())) == 2
+    assert mjx_fewer.half(np.array([True, True, True, False, False]), [5]) is not None
+    assert mjx_fewer.half(np.array([True, True, False, True]), [4]) is None
+    assert mjx_fewer.half(np.array([False] * 4 + [True, True]), [4, 2]) is None
 
 
 def test_a_simulation_that_breaks_ends_its_episode_and_is_counted():

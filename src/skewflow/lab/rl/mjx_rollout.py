@@ -1,9 +1,10 @@
 """Episodes of many policies at once: physics, policies and returns in one compiled loop."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ import numpy as np
 from jax import Array
 
 from ...es import Moments
+from . import mjx_fewer
+from .mjx_fewer import Episodes, Given, Lot
 from .mjx_noise import perturbed
 from .mjx_starts import Seeds, Starts, make_starts
 from .mjx_strategy import MjxGeneration
@@ -28,32 +31,6 @@ PRECISION = "highest"
 
 ROUNDING = 1e-5
 """A sum of squares below this part of what it is the difference of is float32's rounding."""
-
-
-class Episodes(NamedTuple):
-    """All episodes at one time; the first axis of each entry is theirs.
-
-    Args:
-        state: Of the simulations.
-        observation: What is to be acted upon next.
-        hidden: The policies' states, one entry for each shape of policies.
-        going: Whether an episode goes on.
-        total: Return so far, less what training does not keep of the bonus for being alive.
-        steps: Length so far.
-        sums: Of the observations that were acted upon, less the moments' means.
-        squares: Of the same.
-        broken: Whether the simulation has given a value that is not finite.
-    """
-
-    state: State
-    observation: Array
-    hidden: tuple[Array, ...]
-    going: Array
-    total: Array
-    steps: Array
-    sums: Array
-    squares: Array
-    broken: Array
 
 
 @dataclass(frozen=True)
@@ -79,7 +56,8 @@ class Batch:
     """The episodes of several strategies on one task, in one batch.
 
     Policies of one shape are a lot; within each step all lots act and one simulation of the whole
-    batch follows. Compiled once for each list of shapes.
+    batch follows. Where episodes end early, half of the batch goes on alone once the other half is
+    over (`mjx_fewer`). Compiled once for each list of shapes.
 
     Args:
         simulation: The task.
@@ -90,6 +68,7 @@ class Batch:
         self.simulation = simulation
         step = partial(_advance, simulation, (1.0 - alive_part) * simulation.alive)
         self._advance = jax.jit(step, donate_argnames="episodes")
+        self._loops: dict[tuple[Any, ...], list[Any]] = {}
 
     def starts(self, seeds: Seeds) -> Starts:
         """Where episodes begin; another thread may make those of the next generation."""
@@ -117,25 +96,57 @@ class Batch:
         _, directions, seeds, _ = starts.observation.shape
         per = 2 * directions
         cap = np.repeat([caps[j] for j in flat], per * seeds)
-        some = [[generations[j] for j in lot] for lot in order]
-        points = tuple(_points(lot) for lot in some)
-        episodes = _begin(starts, points)
         size = self.simulation.observation_size
-        given = jax.device_put((points, tuple(_norms(lot, size) for lot in some), cap, shift))
-        longest, done = int(cap.max()), 0
-        while done < longest:
-            episodes = self._advance(*given, episodes=episodes)
-            done += CHUNK
-            # A look makes the processor wait for the GPU, so none is taken where none is needed.
-            over = self.simulation.ends and not bool(episodes.going.any())
-            on_chunk(min(done / longest, 1.0))
-            if over:
-                break
+        lots = tuple(_lot([generations[j] for j in lot], size) for lot in order)
+        given: Given = jax.device_put(Given(lots, cap, shift))
+        episodes = self._run(given, _begin(starts, lots), int(cap.max()), on_chunk)
         found = _collect(episodes, shift, per)
         return [found[flat.index(j)] for j in range(len(generations))]
 
+    def _run(
+        self, given: Given, episodes: Episodes, longest: int, on_chunk: Callable[[float], None]
+    ) -> Episodes:
+        """Step until all episodes are over."""
+        loops = self._compiled(given, episodes)
+        outer: list[tuple[Episodes, tuple[np.ndarray, ...]]] = []
+        done = 0
+        while done < longest:
+            episodes = loops[len(outer)](given, episodes=episodes)
+            done += CHUNK
+            on_chunk(min(done / longest, 1.0))
+            # A look makes the processor wait for the GPU, so none is taken where none is needed.
+            if not self.simulation.ends:
+                continue
+            going = np.asarray(episodes.going)
+            if not going.any():
+                break
+            sizes = mjx_fewer.lot_sizes(episodes)
+            if len(outer) + 1 < len(loops) and (rows := mjx_fewer.half(going, sizes)) is not None:
+                outer.append((episodes, rows))
+                given, episodes = mjx_fewer.take(given, episodes, rows)
+        for whole, rows in reversed(outer):
+            episodes = mjx_fewer.put_back(whole, episodes, rows)
+        return episodes
 
-def _begin(starts: Starts, points: tuple[dict[str, Array], ...]) -> Episodes:
+    def _compiled(self, given: Given, episodes: Episodes) -> list[Any]:
+        """The loop for the whole batch, its half, and so on, compiled at once in threads."""
+        shapes: list[Any] = [(given, episodes)]
+        key = tuple(x.shape for x in jax.tree.leaves(shapes))
+        if key not in self._loops:
+            halvings = mjx_fewer.HALVINGS if self.simulation.ends else 0
+            for _ in range(halvings):
+                sizes = [-(-size // 2) for size in mjx_fewer.lot_sizes(shapes[-1][1])]
+                if sum(sizes) < mjx_fewer.SMALLEST:
+                    break
+                rows = tuple(np.zeros(size, dtype=np.int64) for size in sizes)
+                shapes.append(jax.eval_shape(mjx_fewer.take, *shapes[-1], rows))
+            lowered = [self._advance.lower(g, episodes=e) for g, e in shapes]
+            with ThreadPoolExecutor(len(lowered)) as pool:
+                self._loops[key] = list(pool.map(lambda loop: loop.compile(), lowered))
+        return self._loops[key]
+
+
+def _begin(starts: Starts, lots: tuple[Lot, ...]) -> Episodes:
     """Both sides of a direction start in the same states, one for each seed."""
     jobs, directions, seeds, _ = starts.observation.shape
     size = jobs * directions * 2 * seeds
@@ -148,7 +159,7 @@ def _begin(starts: Starts, points: tuple[dict[str, Array], ...]) -> Episodes:
     return Episodes(
         State(*(spread(part) for part in starts.state)),
         observation,
-        tuple(_blank(lot, seeds) for lot in points),
+        tuple(_blank(lot, seeds) for lot in lots),
         jnp.ones(size, bool),
         jnp.zeros(size),
         jnp.zeros(size, jnp.int32),
@@ -161,24 +172,22 @@ def _begin(starts: Starts, points: tuple[dict[str, Array], ...]) -> Episodes:
 def _advance(
     simulation: Simulation,
     unpaid: float,
-    points: tuple[dict[str, Array], ...],
-    norms: tuple[tuple[Array, Array], ...],
-    cap: Array,
-    shift: Array,
+    given: Given,
     *,
     episodes: Episodes,
 ) -> Episodes:
     """A chunk of steps; `unpaid` is taken off the reward of each."""
-    wide = jnp.repeat(shift, len(cap) // len(shift), axis=0)
+    cap = given.cap
+    wide = jnp.repeat(given.shift, len(cap) // len(given.shift), axis=0)
     step = jax.vmap(simulation.step)
 
     def one(now: Episodes, _: None) -> tuple[Episodes, None]:
         hidden, actions, at = [], [], 0
-        for lot, norm, h in zip(points, norms, now.hidden, strict=True):
+        for lot, h in zip(given.lots, now.hidden, strict=True):
             lead = h.shape[:4]
             count = int(np.prod(lead))
             seen = now.observation[at : at + count].reshape(*lead, -1)
-            h, action = _act(lot, norm, h, seen)
+            h, action = _act(lot, h, seen)
             hidden.append(h)
             actions.append(action.reshape(count, -1))
             at += count
@@ -210,21 +219,21 @@ def _advance(
         return jax.lax.scan(one, episodes, None, length=CHUNK)[0]
 
 
-def _act(
-    lot: dict[str, Array], norm: tuple[Array, Array], h: Array, seen: Array
-) -> tuple[Array, Array]:
+def _act(lot: Lot, h: Array, seen: Array) -> tuple[Array, Array]:
     """The policies of `policies.py`: (strategies, directions, 2, seeds, ...) at a time."""
-    mean, scale = (x[:, None, None, None] for x in norm)
+    mean, scale = (x[:, None, None, None] for x in (lot.mean, lot.scale))
     o = jnp.clip((seen - mean) * scale, -CLIP, CLIP)
 
-    def times(M: Array, x: Array) -> Array:
-        return jnp.einsum("...ab,...sb->...sa", M, x)
+    def times(name: str, x: Array) -> Array:
+        return jnp.einsum("...ab,...sb->...sa", lot.points[name], x)
 
-    bias = {name: lot[name][..., None, :] for name in ("b", "c") if name in lot}
-    if "W" not in lot:
-        return h, times(lot["K"], o) + bias["c"]
-    h = jnp.tanh(times(lot["W"], h) + times(lot["U"], o) + bias["b"])
-    return h, times(lot["C"], h) + bias["c"]
+    def bias(name: str) -> Array:
+        return lot.points[name][..., None, :]
+
+    if "W" not in lot.points:
+        return h, times("K", o) + bias("c")
+    h = jnp.tanh(times("W", h) + times("U", o) + bias("b"))
+    return h, times("C", h) + bias("c")
 
 
 def _lots(generations: Sequence[MjxGeneration]) -> list[list[int]]:
@@ -236,23 +245,19 @@ def _lots(generations: Sequence[MjxGeneration]) -> list[list[int]]:
     return list(lots.values())
 
 
-def _points(generations: Sequence[MjxGeneration]) -> dict[str, Array]:
+def _lot(generations: Sequence[MjxGeneration], size: int) -> Lot:
+    """The perturbed points of strategies of one shape, and what they normalise by."""
     first = generations[0]
     centres = {
         name: np.stack([generation.centre[name].numpy() for generation in generations])
         for name in first.centre
     }
     seeds = np.array([generation.seed for generation in generations], dtype=np.uint32)
-    count = len(_seeds(first))
-    return perturbed(centres, first.sigma, seeds, first.number, count=count)
-
-
-def _norms(generations: Sequence[MjxGeneration], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Means and scales, (strategies, size)."""
+    points = perturbed(centres, first.sigma, seeds, first.number, count=len(_seeds(first)))
     found = [generation.moments for generation in generations]
     means = [np.zeros(size) if m is None else m.mean for m in found]
     scales = [np.ones(size) if m is None else m.scale() for m in found]
-    return np.stack(means).astype(np.float32), np.stack(scales).astype(np.float32)
+    return Lot(points, np.stack(means).astype(np.float32), np.stack(scales).astype(np.float32))
 
 
 def _shift(generations: Sequence[MjxGeneration], starts: Starts) -> np.ndarray:
@@ -263,10 +268,11 @@ def _shift(generations: Sequence[MjxGeneration], starts: Starts) -> np.ndarray:
     return np.stack(rows).astype(np.float32)
 
 
-def _blank(lot: dict[str, Array], seeds: int) -> Array:
+def _blank(lot: Lot, seeds: int) -> Array:
     """The policies' states at the start; an affine policy has none."""
-    lead = next(iter(lot.values())).shape[:3]
-    hidden = lot["W"].shape[-1] if "W" in lot else 0
+    points = lot.points
+    lead = next(iter(points.values())).shape[:3]
+    hidden = points["W"].shape[-1] if "W" in points else 0
     return jnp.zeros((*lead, seeds, hidden))
 
 
