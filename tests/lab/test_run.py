@@ -6,10 +6,12 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from lab.walk import Walk, WalkConfig
@@ -107,6 +109,20 @@ def test_clock_times_of_an_unfinished_cell_are_kept_with_its_state(tmp_path):
     again.finish("cell", {})
     timing = json.loads((tmp_path / "timing.json").read_text())
     assert timing["cell"]["seconds an epoch"] == 3.0
+
+
+def test_a_state_saved_on_a_gpu_goes_on_without_one(tmp_path):
+    run = Run(tmp_path, ["a"])
+    run.save("a", {"x": torch.arange(3.0)})
+    path = tmp_path / "cells" / "a.state"
+    with zipfile.ZipFile(path) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    here, there = b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"  # where a tensor was
+    assert sum(part.count(here) for part in parts.values()) == 1
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
+        for name, part in parts.items():
+            file.writestr(name, part.replace(here, there))
+    assert run.load("a")["x"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):

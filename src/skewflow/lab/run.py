@@ -159,7 +159,7 @@ class Run:
         """
         path = self._kept(cell)
         try:
-            value: dict[str, Any] = torch.load(path, weights_only=True)
+            value: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
         except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
             raise RunError(
                 f"{path} must be what the run of that cell left: it cannot be read "
@@ -249,7 +249,7 @@ def read_starts(path: Path) -> list[dict[str, str]]:
 def _read_state(path: Path) -> dict[str, Any]:
     """What `Run.save` wrote."""
     try:
-        whole = torch.load(path, weights_only=True)
+        whole = torch.load(path, weights_only=True, map_location="cpu")
         good = all(isinstance(whole[name], kind) for name, kind in _STATE.items())
         problem = "its entries are others"
     except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
