@@ -12,7 +12,7 @@ import torch
 from .files import RunError
 
 PACKAGES = ("numpy", "triton", "geoopt", "geotorch", "pogo-torch")
-_CODE = (":(top)", ":(top,exclude)benchmarks/data")
+_CODE = (":(top)", ":(top,exclude)benchmarks/data", ":(top,exclude)results")
 
 
 def environment(device: str | torch.device) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What an experiment is: cells that run one after the other, and what is shown of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -83,6 +83,17 @@ class Experiment(ABC, Generic[Config]):
     def environment(self, config: Config) -> dict[str, str]:
         """What its numbers depend on besides what every run records: other devices, packages."""
         return {}
+
+    def machine(self, config: Config) -> Collection[str]:
+        """Entries of `environment.json` in which all starts of a run must agree."""
+        return ()
+
+    def check_finished(self, config: Config, run: Run) -> None:
+        """Refuse results of finished cells that a resumed run cannot go on with.
+
+        Raises:
+            RunError: If one is damaged, or was made by other rules; it names the file.
+        """
 
     @abstractmethod
     def cells(self, config: Config) -> Sequence[str]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from ..errors import SkewflowError
 
 ROOT = Path(__file__).parents[3]
 """The checkout, when the package runs from one."""
+ANEW = "Restore it, or remove the folder and start the run anew."
+"""The way out where a file of a run is damaged that no other can stand for."""
 
 
 class RunError(SkewflowError, RuntimeError):
@@ -35,35 +38,35 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """The value in a JSON file."""
+def read_json(path: Path, way_out: str = ANEW) -> Any:
+    """The value in a JSON file; NaN and infinity are refused here, too."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise RunError(
-            f"{path} must be a readable JSON file: {error}. "
-            "Restore it, or remove the folder and start the run anew."
-        ) from error
+        return json.loads(path.read_text(), parse_float=_finite, parse_constant=_finite)
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} must be a readable JSON file: {error}. {way_out}") from error
 
 
-def read_object(path: Path, **entries: type) -> dict[str, Any]:
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return number
+
+
+def read_object(path: Path, way_out: str = ANEW, /, **entries: type) -> dict[str, Any]:
     """The object in a JSON file, which must have these entries of these types."""
-    value = read_json(path)
+    value = read_json(path, way_out)
     if not isinstance(value, dict):
-        raise damaged(path, "a JSON object", value)
+        raise damaged(path, "a JSON object", value, way_out)
     for name, kind in entries.items():
         if not isinstance(value.get(name), kind):
             what = f"a JSON object whose {name!r} is a {kind.__name__}"
-            raise damaged(path, what, value.get(name))
+            raise damaged(path, what, value.get(name), way_out)
     return value
 
 
-def damaged(path: Path, rule: str, value: object) -> RunError:
+def damaged(path: Path, rule: str, value: object, way_out: str = ANEW) -> RunError:
     """The error for a file of a run that is not what a run writes."""
-    return RunError(
-        f"{path} must be {rule}: got {value!r:.60}. "
-        "Restore it, or remove the folder and start the run anew."
-    )
+    return RunError(f"{path} must be {rule}: got {value!r:.60}. {way_out}")
 
 
 def cannot_write(path: Path, error: OSError) -> RunError:

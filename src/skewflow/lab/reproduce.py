@@ -68,13 +68,20 @@ def execute(
     cells = experiment.cells(config)
     _check_finite(config)
     start_threads()
-    besides = experiment.environment(config)
-    run = Run.start(folder, cells, wanted, resume=resume, besides=besides)
+    run = Run.start(
+        folder,
+        cells,
+        wanted,
+        resume=resume,
+        besides=experiment.environment(config),
+        same=experiment.machine(config),
+        check=partial(experiment.check_finished, config),
+    )
     console = console or Console(stderr=True)
     if run.changed:
         console.print(
-            f"note: {', '.join(run.changed)} changed since this run was stopped; the last digits "
-            "may differ from those of an unbroken run."
+            f"note: {', '.join(run.changed)} changed since an earlier start of this run; what is "
+            "made now may differ from that of an unbroken run. Its environment.json has all starts."
         )
     with _bar(console) as bar:
         task = bar.add_task(experiment.name, total=float(len(cells)))

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import torch
 
 from .environment import environment
 from .files import (
+    ANEW,
     RunError,
     cannot_write,
     damaged,
@@ -32,6 +33,8 @@ from .files import (
     write_bytes,
     write_json,
 )
+
+AGAIN = "Restore it, or remove that file: --resume then makes its cell again."
 
 
 class Run:
@@ -55,7 +58,7 @@ class Run:
         self.folder = folder
         self.cells = tuple(cells)
         self.changed: list[str] = []
-        """What differs from the machine, versions or commit of the start before."""
+        """What differs from the machine, versions or commit of an earlier start."""
         self.on_progress: Callable[[float], None] = lambda fraction: None
         self._timing: dict[str, dict[str, float]] = {}
         self._lines: dict[str, int] = dict.fromkeys(cells, 0)
@@ -71,6 +74,8 @@ class Run:
         *,
         resume: bool,
         besides: Mapping[str, str] | None = None,
+        same: Collection[str] = (),
+        check: "Callable[[Run], None]" = lambda run: None,
     ) -> "Run":
         """Make the folder, or go on in the one that is there.
 
@@ -80,9 +85,15 @@ class Run:
             wanted: What `config.json` holds; its entry "config" has to be equal on resumption.
             resume: Go on with an unfinished run; without one, start.
             besides: What `environment.json` records besides the machine, torch and the commit.
+            same: Those of its entries that have to be equal on resumption.
+            check: Raises where the results of finished cells are none that can be gone on with.
+
+        Raises:
+            RunError: If the folder holds another run, or a damaged one; nothing is changed then.
         """
         run = cls(folder, cells)
         path = folder / "config.json"
+        now = {**environment(wanted["config"].get("device", "cpu")), **(besides or {})}
         starts: list[dict[str, str]] = []
         if _exists(path):
             if not resume:
@@ -94,19 +105,30 @@ class Run:
             found = read_object(path, experiment=str, config=dict, command=str)
             _same_config(found, wanted, folder)
             starts = read_starts(folder / "environment.json")
+            run.changed = sorted(
+                {k for then in starts for k in {*now, *then} if now.get(k) != then.get(k)}
+                - {"date"}
+            )
+            _same_machine(starts, now, same, folder)
+            check(run)
             run._recover()
-        now = {**environment(wanted["config"].get("device", "cpu")), **(besides or {})}
-        if starts:
-            last = starts[-1]
-            run.changed = sorted(k for k in {*now, *last} - {"date"} if now.get(k) != last.get(k))
+        elif any((folder / "cells").glob("*")):
+            raise RunError(
+                f"{path} must be there, since {folder / 'cells'} holds results: without it nobody "
+                f"knows what they are of. {ANEW}"
+            )
         write_json(folder / "environment.json", [*starts, now])
         write_json(path, wanted)
         return run
 
     def result(self, cell: str) -> dict[str, Any] | None:
         """What a finished cell gave, or None."""
-        path = self._path(cell, "json")
-        return read_object(path) if path.exists() else None
+        path = self.file(cell)
+        return read_object(path, AGAIN) if path.exists() else None
+
+    def file(self, cell: str) -> Path:
+        """Where the result of a finished cell is."""
+        return self._path(cell, "json")
 
     def finish(self, cell: str, result: dict[str, Any]) -> None:
         """Record a cell's result; its inner state is not needed any more."""
@@ -200,6 +222,9 @@ class Run:
         timing, metrics = self.folder / "timing.json", self.folder / "metrics.jsonl"
         if timing.exists():
             self._timing = read_object(timing)
+            for clocks in self._timing.values():
+                if not isinstance(clocks, dict):
+                    raise damaged(timing, "a JSON object of objects", clocks)
         most: dict[str, float] = {}
         for cell in self.cells:
             state = self._path(cell, "state")
@@ -241,9 +266,13 @@ def _exists(path: Path) -> bool:
 def read_starts(path: Path) -> list[dict[str, str]]:
     """The entries of `environment.json`."""
     starts = read_json(path)
-    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise damaged(path, "a list of JSON objects", starts)
+    if not isinstance(starts, list) or not all(map(_is_start, starts)):
+        raise damaged(path, "a list of JSON objects whose entries are text", starts)
     return starts
+
+
+def _is_start(start: object) -> bool:
+    return isinstance(start, dict) and all(isinstance(value, str) for value in start.values())
 
 
 def _read_state(path: Path) -> dict[str, Any]:
@@ -298,5 +327,24 @@ def _same_config(found: dict[str, Any], wanted: dict[str, Any], folder: Path) ->
     if differ:
         raise RunError(
             f"--resume needs the configuration of the run in {folder}, which differs in "
-            f"{', '.join(differ)}. That run was started by `{found['command']}`."
+            f"{', '.join(differ)}. That run was started by `{found['command']}`. Give its options, "
+            "or write elsewhere with --out."
+        )
+
+
+def _same_machine(
+    starts: Sequence[Mapping[str, str]], now: Mapping[str, str], same: Collection[str], folder: Path
+) -> None:
+    """All starts of a run agree in these entries, or the error names where they do not."""
+    differ = [
+        f"{name} ({then.get(name)!r} there, {now.get(name)!r} here)"
+        for name in same
+        for then in starts
+        if then.get(name) != now.get(name)
+    ]
+    if differ:
+        raise RunError(
+            f"--resume needs the machine of the run in {folder}, whose results are seconds: this "
+            f"one differs in {', '.join(dict.fromkeys(differ))}. Go on on such a machine, or "
+            "write elsewhere with --out."
         )

@@ -4,7 +4,7 @@ A race has two heats: all run, then the leaders again.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -18,15 +18,13 @@ from ...experiment import Experiment, Figure, Table, Timing
 from ...files import RunError
 from ...run import Run
 from . import report
+from .finished import Finished, asked
 from .heats import first_heat, second_heat
 from .methods import METHODS, Method
 from .problem import Problem, on_manifold
 from .race import (
     COLD,
-    FIRST_RATES,
     LOOKS,
-    MOMENTA,
-    MOST_RATES,
     PROBE,
     WARM_UP,
     Racer,
@@ -37,9 +35,11 @@ from .race import (
     gradient_ms,
     peak_bytes,
     race,
+    searched,
     trial,
     warm_up,
 )
+from .standing import solved_at
 from .suite import SUITE, Size
 
 START = 1e-4
@@ -93,26 +93,37 @@ class Quality(Experiment[QualityConfig]):
             for name in (*(f"{problem}_{m}" for m in config.methods), f"{problem}_race")
         ]
 
+    def machine(self, config: QualityConfig) -> Collection[str]:
+        """Seconds of different machines are not of one table."""
+        return ("device",) if config.device == "cuda" else ("device", "threads")
+
+    def check_finished(self, config: QualityConfig, run: Run) -> None:
+        """The cells of each problem must be of this suite, whole, and of one another."""
+        for name in config.problems:
+            entry = SUITE[name]
+            Finished(
+                {m: METHODS[m] for m in config.methods},
+                asked(entry, config.size, config.seconds),
+                deterministic=entry.kind.deterministic,
+                cuda=config.device == "cuda",
+            ).check(name, run)
+
     def run_cell(self, config: QualityConfig, cell: str, run: Run) -> dict[str, Any]:
         """A search, or a race."""
         name, _, what = cell.partition("_")
-        problem = _problem(name, config.size, config.device)
-        seconds = config.seconds or SUITE[name].budget(config.size)
+        problem, start = _problem(name, config.size, config.device)
+        facts = asked(SUITE[name], config.size, config.seconds)
+        facts |= {"shape": list(problem.shape), "start": start, "optimum": problem.optimum}
         with full_precision():
             if what == "race":
-                return self._race(config, name, problem, seconds, run)
-            return _search(problem, what, PROBE * seconds, cell, run)
+                return self._race(config, name, problem, facts, run)
+            return facts | _search(problem, what, facts, cell, run)
 
     def _race(
-        self, config: QualityConfig, name: str, problem: Problem, seconds: float, run: Run
+        self, config: QualityConfig, name: str, problem: Problem, facts: dict[str, Any], run: Run
     ) -> dict[str, Any]:
-        start = problem.fresh().loss(_first_point(name, problem))
+        start, seconds = facts["start"], facts["seconds"]
         searches = {m: run.result(f"{name}_{m}") or {} for m in config.methods}
-        if any("slow" not in found for found in searches.values()):
-            raise RunError(
-                f"the searches on {name} must be those of this suite: they were made by an earlier "
-                "one, with other rules. Begin anew elsewhere with --out, or remove that folder."
-            )
         settings = {
             method: [Setting(each["exponent"], each["momentum"]) for each in finalists]
             for method, finalists in first_heat(searches, start, problem.optimum).items()
@@ -121,17 +132,8 @@ class Quality(Experiment[QualityConfig]):
             if not searches[method]["slow"]:  # by seconds, not by what is compiled
                 for momentum in sorted({setting.momentum for setting in chosen}):
                     warm_up(problem, METHODS[method], replace(COLD, momentum=momentum))
-        floor, solved = SUITE[name].floor, -math.inf
-        if problem.optimum is not None:
-            solved = problem.optimum + floor * (start - problem.optimum)
-        result: dict[str, Any] = {
-            "shape": list(problem.shape),
-            "seconds": seconds,
-            "start": start,
-            "optimum": problem.optimum,
-            "floor": floor,
-            "runs": _heat(1, problem, settings, seconds, solved, run),
-        }
+        solved = solved_at(facts)
+        result = facts | {"runs": _heat(1, problem, settings, seconds, solved, run)}
         again = second_heat(result, [m for m in config.methods if METHODS[m].ours])
         result["runs"] += _heat(2, problem, again, seconds, solved, run)
         return result
@@ -140,14 +142,6 @@ class Quality(Experiment[QualityConfig]):
         self, config: QualityConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
         """Of each problem the target, and how each method came to it."""
-        for name in config.problems:
-            race = cells[f"{name}_race"]
-            whole = all("heat" in run for run in race["runs"])
-            if not whole or race["floor"] != SUITE[name].floor:
-                raise RunError(
-                    f"the race on {name} must be one of this suite: it was made by an earlier one, "
-                    "with other rules. Begin anew elsewhere with --out, or remove its cells."
-                )
         return {
             "device": config.device,
             "problems": [
@@ -190,13 +184,17 @@ def check(config: QualityConfig) -> None:
         raise RunError(f"--seconds must be above 0 and finite: got {config.seconds}.")
 
 
-def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) -> dict[str, Any]:
+def _search(
+    problem: Problem, name: str, facts: Mapping[str, Any], cell: str, run: Run
+) -> dict[str, Any]:
     """Try learning rates, with and without momentum; trials that are done are not done again.
+
+    Those of a stopped search that was asked for something else do not count.
 
     Where a step takes longer than a trial, a trial is one step, in which momentum is nothing: the
     first three rates are tried without, and the best of them races alone.
     """
-    method = METHODS[name]
+    method, seconds = METHODS[name], PROBE * facts["seconds"]
     result: dict[str, Any] = {"trials": [], "finalists": [], "slow": False, "remark": None}
     result |= {"gradient_ms": None, "peak_bytes": None}
     result["excuse"] = method.excuse(problem)
@@ -208,12 +206,12 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
     if not method.rates:
         return result | {"finalists": [_named(Setting(0, 0.0), method, problem)]}
     result["gradient_ms"] = gradient_ms(problem, method)
-    known: dict[str, float] = (run.load(cell) or {"scores": {}})["scores"]
+    stopped = run.load(cell) or {}
+    known: dict[str, float] = stopped["scores"] if stopped.get("facts") == facts else {}
     scores: dict[Setting, float] = {}
-    momenta, most = MOMENTA if method.momentum else MOMENTA[:1], MOST_RATES
     if step > seconds:
-        momenta, most = MOMENTA[:1], len(FIRST_RATES)
         result |= {"slow": True, "remark": report.slow(step)}
+    momenta, most = searched(method, result["slow"])
     for momentum in momenta[1:]:  # has other kernels
         warm_up(problem, method, replace(COLD, momentum=momentum))
     for turn, momentum in enumerate(momenta):
@@ -223,7 +221,7 @@ def _search(problem: Problem, name: str, seconds: float, cell: str, run: Run) ->
             if key not in known:
                 best = min(known.values(), default=math.inf)
                 known[key] = trial(problem, method, Setting(exponent, momentum), seconds, best)
-                run.save(cell, {"scores": known})
+                run.save(cell, {"facts": facts, "scores": known})
             part = len([k for k in known if k.endswith(f" {momentum}")]) / 6
             run.progress((turn + min(part, 1)) / len(momenta))
             return known[key]
@@ -287,11 +285,11 @@ def _finite(value: float) -> float | None:
 
 
 @lru_cache(maxsize=1)
-def _problem(name: str, size: Size, device: str) -> Problem:
-    """The cells of a problem come one after the other."""
+def _problem(name: str, size: Size, device: str) -> tuple[Problem, float]:
+    """A problem and its first loss; the cells of one come one after the other."""
     problem = SUITE[name].make(size, device)
-    _first_point(name, problem)
-    return problem
+    with full_precision():
+        return problem, problem.fresh().loss(_first_point(name, problem))
 
 
 def _first_point(name: str, problem: Problem) -> Tensor:

@@ -184,6 +184,13 @@ def climb(score: Callable[[int], float], most: int = MOST_RATES) -> dict[int, fl
     return found
 
 
+def searched(method: Method, slow: bool) -> tuple[tuple[float, ...], int]:
+    """The momenta that a search tries, and with each of them how many rates at most."""
+    if slow:
+        return MOMENTA[:1], len(FIRST_RATES)
+    return MOMENTA if method.momentum else MOMENTA[:1], MOST_RATES
+
+
 @dataclass(frozen=True)
 class Setting:
     """A learning rate, as a number of factors from the base, and a momentum."""

@@ -31,6 +31,12 @@ def _points(
     ]
 
 
+def solved_at(race: Mapping[str, Any]) -> float:
+    """The loss at which a problem is solved, and a run of it done; minus infinity if not known."""
+    optimum = race["optimum"]
+    return -math.inf if optimum is None else optimum + race["floor"] * (race["start"] - optimum)
+
+
 def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[float, float] | None:
     """Seconds and steps after which a run keeps this gap, between looks on a logarithmic scale.
 

@@ -25,7 +25,7 @@ class Entry:
         floor: A gap that counts as solved, relative to that of the start.
     """
 
-    kind: Callable[..., Problem]
+    kind: type[Problem]
     full: tuple[Any, ...]
     reduced: tuple[Any, ...]
     tiny: tuple[Any, ...]
@@ -34,8 +34,12 @@ class Entry:
 
     def make(self, size: Size, device: str) -> Problem:
         """The problem, ready."""
-        sizes = (self.full, self.reduced, self.tiny)[get_args(Size).index(size)]
-        return self.kind(*sizes, device=device)
+        make: Callable[..., Problem] = self.kind
+        return make(*self.sizes(size), device=device)
+
+    def sizes(self, size: Size) -> tuple[Any, ...]:
+        """What it is made from."""
+        return (self.full, self.reduced, self.tiny)[get_args(Size).index(size)]
 
     def budget(self, size: Size) -> float:
         """Seconds of a run."""
