@@ -118,7 +118,7 @@ def _turned(
     U2 = U @ U
     most = LARGEST_ANGLE[X.dtype]
     E, squarings = expm_minus_identity(U, U2, -(lr * norm), spectral_bound(U2), most)
-    Y = torch.baddbmm(X, E, X)
+    Y = (E @ X).add_(X)  # a sum that begins with X would be rounded at each term
     if is_coarse(X):
         polish_(Y)
     # A skew generator keeps whatever lengths there are, so nothing else needs a polish.

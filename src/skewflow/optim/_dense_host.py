@@ -64,7 +64,7 @@ def _turned(
     E = series((omega * c)[None], A2.mul_(c * c)[None], norm <= FEW_TERMS)[0]
     for _ in range(squarings):
         E = torch.addmm(E, E, E, beta=2)
-    Y = torch.addmm(X, E, X)
+    Y = (E @ X).add_(X)  # as in the batched step
     for _ in range((squarings > 0) + (squarings > FEW_SQUARINGS)):
         polish_(Y[None])
     if not tangent:
