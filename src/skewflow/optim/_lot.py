@@ -8,15 +8,17 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from ..errors import NonFiniteGradientError
+from ..geometry.precision import full_precision
 from ..kernels._graphs import Graphs
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
 from ._capturing import is_capturing
-from ._dense import dense_step, tangent_part
+from ._dense import dense_step
 from ._drift import Store, bring_back_, is_due
 from ._polar import polar_step
 from ._replayed import Replayed, has_graph, on_device
 from ._single import has_single_step, single_of
+from ._tangent import tangent_part
 from ._weights import Weight
 
 
@@ -171,7 +173,8 @@ class Lot:
         if retraction == "polar" and w is None and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
         else:
-            new = None if new is None else tangent_part(X, new)
+            with full_precision():
+                new = None if new is None else tangent_part(X, new)
             Y = dense_step(X, D, lr, retraction, w)
         if new is not None:
             if finite is not None:
