@@ -27,6 +27,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(variants, tmp_path):
     for name in (
         "_take",
         "_split",
+        "_split_lower",
         "_multiply",
         "_balance",
         "_square",

@@ -7,11 +7,13 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel, scipy_expm
 from skewflow.geometry import omega, orthogonality_error
+from skewflow.kernels.rotate_factored.cpu import rotate_factored_
 from skewflow.kernels.rotate_factored.reference import (
     LONGEST,
     generator_of,
     longest_for,
     num_rounds,
+    rest_of,
     rotate_factored,
     split,
 )
@@ -89,6 +91,79 @@ def test_the_kernels_take_the_step_of_the_reference(shape, known, generator, dev
         assert orthogonality_error(Y.cpu()).max() / shape[2] ** 0.5 < 1e-6
 
 
+def near_stationary(n, d, k, r, rest, generator, dtype):
+    """A gradient that is nearly normal: its generator is much shorter than its factors."""
+    X, A, B = factors(n, d, k, r, generator, dtype)
+    share = 1 + torch.arange(r, dtype=dtype) / r
+    return X, X @ B * share + rest * A, B
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_a_column_has_of_the_other_is_taken_off(dtype, generator):
+    X, A, B = near_stationary(2, 40, 20, 3, 0.01, generator, dtype)
+    A[..., 2], V = 0, X @ B
+    rest, eps = rest_of(V, A), torch.finfo(dtype).eps
+    assert (torch.linalg.vecdot(rest, A, dim=-2).abs() < 100 * eps * 20).all()
+    assert torch.equal(rest[..., 2], V[..., 2])
+    assert torch.linalg.vector_norm(rest[..., :2]) < 0.1 * torch.linalg.vector_norm(V[..., :2])
+    for a, v in ((1e-30, 1e30), (1e30, 1e-30), (1e-30, 1e-5)):
+        assert_close("V", rest, rest_of(V * v, A * a) / v, dtype, factor=10)
+
+
+@pytest.mark.parametrize("shape", [(2, 40, 20, 1), (1, 40, 40, 1), (2, 60, 30, 3)], ids=str)
+def test_the_bound_of_the_generator_is_short_near_a_stationary_point(shape, generator):
+    X, A, B = near_stationary(*shape, 1e-3, generator, torch.float64)
+    norm = torch.linalg.matrix_norm(omega(X, A @ B.mT), 2)
+    bound = generator_of(A, X @ B).norm
+    assert (norm <= bound).all() and (bound <= 4 * norm).all()
+    assert (norm < 0.05 * torch.linalg.matrix_norm(A @ B.mT, 2)).all()
+
+
+@pytest.mark.parametrize("known", ["B", "V", "V, AX"])
+@pytest.mark.parametrize("rest", [1e-3, 1e-2, 0.3])
+@pytest.mark.parametrize("shape", [(1, 40, 40, 1), (2, 60, 20, 3), (1, 600, 40, 1)], ids=str)
+def test_steps_near_a_stationary_point_are_as_long_as_they_should_be(
+    shape, rest, known, generator, device
+):
+    X, A, B = near_stationary(*shape, rest, generator, torch.float32)
+    exact = omega(X.double(), A.double() @ B.double().mT)
+    lr = 1.0 / float(torch.linalg.matrix_norm(exact, 2).max())
+    V, AX = X @ B, A.mT @ X
+    factors = lr * torch.linalg.matrix_norm(A, 2) * torch.linalg.matrix_norm(V, 2)
+    assert factors.max() > LONGEST or rest == 0.3  # by them the step would be cut
+    has = {"has_v": "V" in known, "has_ax": "AX" in known}
+    given = (V if has["has_v"] else None, AX if has["has_ax"] else None)
+    Y = X.to(device, copy=True)
+    on_device = [F if F is None else F.to(device) for F in (A, B, *given)]
+    workspace = Workspace(Y, shape[-1], **has)
+    assert workspace(Y, *on_device[:2], lr, *on_device[2:], 0, 1e-5).all()
+    assert orthogonality_error(Y.cpu()).max() / shape[2] ** 0.5 < 1e-6
+    ours = generator_of(A, V)
+    Z = rotate_factored(X, ours, torch.full_like(ours.norm, -lr))
+    # The rounding of V is relative to all of it.
+    allowed = 3e-7 * max(10.0, float(factors.max()))
+    for b, x in enumerate(X):
+        expected = scipy_expm(-lr * exact[b]) @ x.double()
+        assert (expected - x).abs().max() > 0.03
+        alone = x.clone()
+        assert rotate_factored_(alone, A[b], B[b], -lr, *(F if F is None else F[b] for F in given))
+        for y in (Y[b].cpu(), Z[b], alone):
+            assert (y - expected).abs().max() < allowed
+
+
+@pytest.mark.parametrize("known", ["B", "V", "V, AX"])
+def test_a_normal_gradient_moves_nothing_however_long_it_is(known, generator, device):
+    X, A, B = near_stationary(2, 40, 40, 5, 0.0, generator, torch.float32)
+    A = X @ B
+    has = {"has_v": "V" in known, "has_ax": "AX" in known}
+    given = [(X @ B).to(device) if has["has_v"] else None]
+    given.append((A.mT @ X).to(device) if has["has_ax"] else None)
+    Y = X.to(device, copy=True)
+    assert Workspace(Y, 5, **has)(Y, A.to(device), B.to(device), 1.0, *given, 0, 1e-5).all()
+    assert orthogonality_error(Y.cpu()).max() / 40**0.5 < 1e-6
+    assert (Y.cpu() - X).abs().max() < 1e-4  # the norms of both factors are about 50 x 50
+
+
 def test_the_parts_of_a_number_are_all_of_it_but_its_last_bits(generator):
     x = randn(5, 300, generator=generator, dtype=torch.float32)
     x *= torch.tensor([[1.0], [1e-9], [3e15], [0.0], [1e-30]])
@@ -109,13 +184,16 @@ def test_factors_are_split_as_in_the_reference(known, generator, device):
     given = (V.to(device), AX.to(device)) if known else (None, None)
     workspace(X.to(device), A.to(device), B.to(device), 0.1, *given, 0, 1e-5)
     half = workspace.size // 2
-    for rows, F in ((0, A.mT), (half, V.mT)) if known else ((0, A.mT),):
-        high, low, units = split(F)
-        ours = workspace._L[:, :, rows : rows + 5, :70].cpu()
-        assert torch.equal(ours, torch.stack([high, low], 1))
-        some = F.any(-1)
-        assert torch.equal(workspace._L_units[:, rows : rows + 5].cpu()[some], units[some])
-    assert not workspace._L[:, :, 5:half].any()
+    high, low, units = split(A.mT)
+    L, L_units = workspace._L.cpu(), workspace._L_units.cpu()
+    assert torch.equal(L[:, :, :5, :70], torch.stack([high, low], 1))
+    some = A.any(-2)
+    assert torch.equal(L_units[:, :5][some], units[some])
+    assert not L[:, :, 5:half].any() and not L[:, :, half + 5 :].any()
+    rest = L[:, :, half : half + 5, :70].float().sum(1) * L_units[:, half : half + 5, None]
+    assert_close("V", rest_of(V, A), rest.mT, torch.float32)
+    largest = L[:, 0, half : half + 5].abs().amax(-1)
+    assert ((largest >= 2.0**14) & (largest <= 2.0**15)).all()
 
 
 def test_factors_may_lie_anywhere(generator, device):

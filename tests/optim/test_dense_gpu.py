@@ -75,6 +75,22 @@ def test_a_step_never_waits_and_replays_the_same_bits(lr, retraction):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("lr", [1e-6, 1e-5, 1e-2])
+@pytest.mark.parametrize("shape, num", [((16, 8), 1), ((8, 8), 3), ((700, 500), 1)], ids=str)
+def test_equal_steps_stay_on_the_manifold_at_any_time(shape, num, lr, generator):
+    params, worst = [], torch.zeros((), device="cuda")
+    for _ in range(num):
+        p = torch.nn.Parameter(orthogonal_(torch.empty(shape), generator=generator).cuda())
+        p.grad = torch.randn(shape, generator=generator).cuda()
+        params.append(p)
+    optimizer = FlowSGD(params, lr=lr, block_size="dense")
+    for _ in range(600):
+        optimizer.step()
+        errors = [orthogonality_error(p.detach().double()) for p in params]
+        worst = torch.stack([*errors, worst.double()]).max()
+    assert worst / shape[1] ** 0.5 < 1e-5
+
+
 @pytest.mark.parametrize("shape", [(1100, 1100), (900, 600)], ids=str)
 @pytest.mark.parametrize("lr", [1e-6, 1e-3, 5e-3, 0.3, 10.0, 1e30])
 def test_steps_by_parts_are_feasible_and_those_of_float64(lr, shape, generator):

@@ -14,6 +14,7 @@ from ._dense_host import exp_step_on_host
 from ._exponential import FEW_SQUARINGS, expm_minus_identity, frobenius, spectral_bound
 from ._guard import polish_
 from ._polar import polar_step
+from ._tangent import tangent_part
 
 
 def dense_step(
@@ -72,15 +73,8 @@ def exp_step(
     Y = _exponential_step(X[None], D[None], lr, None)[0]
     if not tangent:
         return Y, None
-    T = tangent_part(X[None], D[None])[0]
-    return Y, T if out is None else out.copy_(T)
-
-
-def tangent_part(X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
-    """`tangent_project`, which would wait for the device to check what it is given."""
     with full_precision():
-        S = X.mT @ D
-        return torch.baddbmm(D, X, S.add(S.mT), alpha=-0.5)
+        return Y, tangent_part(X, D, out=out)
 
 
 def forms_omega(d: int, k: int, retraction: str) -> bool:
@@ -118,7 +112,7 @@ def _turned(
     U2 = U @ U
     most = LARGEST_ANGLE[X.dtype]
     E, squarings = expm_minus_identity(U, U2, -(lr * norm), spectral_bound(U2), most)
-    Y = torch.baddbmm(X, E, X)
+    Y = (E @ X).add_(X)  # a sum that begins with X would be rounded at each term
     if is_coarse(X):
         polish_(Y)
     # A skew generator keeps whatever lengths there are, so nothing else needs a polish.

@@ -13,6 +13,7 @@ from ..geometry.precision import full_precision
 from ..kernels.update import LARGEST_ANGLE
 from ._exponential import FEW_SQUARINGS, FEW_TERMS, LARGEST_NORM, series
 from ._guard import polish_
+from ._tangent import tangent_part
 
 RANGE = {torch.float32: 1e-30, torch.float64: 1e-280}
 """Least norm of a square whose digits are all there; one over it is the largest."""
@@ -64,15 +65,14 @@ def _turned(
     E = series((omega * c)[None], A2.mul_(c * c)[None], norm <= FEW_TERMS)[0]
     for _ in range(squarings):
         E = torch.addmm(E, E, E, beta=2)
-    Y = torch.addmm(X, E, X)
+    Y = (E @ X).add_(X)  # as in the batched step
     for _ in range((squarings > 0) + (squarings > FEW_SQUARINGS)):
         polish_(Y[None])
     if not tangent:
         return Y, None
     if X.shape[0] == X.shape[1]:
         return Y, torch.addmm(D, omega, X, beta=0, alpha=0.5, out=out)
-    S = X.mT @ D
-    return Y, torch.addmm(D, X, S.add(S.mT), alpha=-0.5, out=out)
+    return Y, tangent_part(X, D, out=out)
 
 
 def _thin(
@@ -87,10 +87,9 @@ def _thin(
     square = _norm(C)
     if not _is_in_range(square, X.dtype) or lr * math.sqrt(square) > LONGEST:
         return None
-    S, E = X.mT @ D, X.mT @ X
+    given, E = X.mT @ D, X.mT @ X
     E.diagonal().sub_(1)
-    symmetric = S + S.mT
-    S = torch.addmm(S, E, S, alpha=-0.5)
+    S = torch.addmm(given, E, given, alpha=-0.5)
     C.addmm_(S.mT, S, alpha=-1)
     K = S - S.mT
     K2 = K @ K
@@ -101,7 +100,7 @@ def _thin(
     Y = torch.addmm(X, X, F).addmm_(D, G)
     if lr**2 * square > UNPOLISHED * math.sqrt(len(K)):
         polish_(Y[None])
-    return Y, (torch.addmm(D, X, symmetric, alpha=-0.5, out=out) if tangent else None)
+    return Y, (tangent_part(X, D, given, out) if tangent else None)
 
 
 def _sums(K: Tensor, K2: Tensor, C: Tensor, t: float, terms: int) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,20 @@ from torch import Tensor
 
 from ..kernels._devices import on
 from ..kernels.multiply_parts import is_faster
+from ._capturing import is_capturing
+from ._dense import forms_omega
 from ._guard import FACTORED_EVERY, FACTORED_TOLERANCE, TOLERANCE, polish_, residuals
 from ._weights import Weight
 
 States = Mapping[Tensor, dict[str, Any]]
 Store = Callable[[Weight, Tensor], None]
 """Brings changed points into their parameter, if they are a copy."""
+
+POLISH_EVERY = 64
+"""Float32 exponential steps by all of the generator, from one polish to the next. Equal steps are
+rounded equally, so what they lose adds up: in the sum with the point by 1.2e-7 a step at most, and
+256 may be taken before a look. A look would cost a small weight more than the polish, which costs
+half a step. Other exact steps take off the error of their point."""
 
 
 class Drift:
@@ -81,6 +89,27 @@ class Drift:
         return saved
 
 
+def is_due(weight: Weight, state: dict[str, Any], retraction: str) -> bool:
+    """Count an exact step; whether a polish follows it. No graph that is captured holds one."""
+    _, d, k = weight.view.matrices
+    turns = retraction == "exp" and forms_omega(d, k, retraction)
+    if not turns or weight.p.dtype == torch.float64 or is_capturing():
+        return False
+    state["turns"] = state.get("turns", 0) + 1
+    return bool(state["turns"] % POLISH_EVERY == 0)
+
+
+def bring_back_(X: Tensor) -> None:
+    """`polish_` by the fastest products."""
+    if is_faster(X):
+        from ..kernels import _polar_parts_triton as by_parts
+
+        with on(X.device):
+            by_parts.polish_(X)
+    else:
+        polish_(X)
+
+
 def _polish(
     weights: Sequence[Weight],
     Xs: Sequence[Tensor],
@@ -92,13 +121,7 @@ def _polish(
     """Bring back those that have drifted."""
     for weight, X, drift in zip(weights, Xs, drifts, strict=True):
         if drift is not None and drift > tolerance[X.dtype]:
-            if is_faster(X):
-                from ..kernels import _polar_parts_triton as by_parts
-
-                with on(X.device):
-                    by_parts.polish_(X)
-            else:
-                polish_(X)
+            bring_back_(X)
             store(weight, X)
             state = states[weight.p]
             state["polishes"] = state.get("polishes", 0) + 1

@@ -14,6 +14,7 @@ from ..kernels.update import LARGEST_GRADIENT, Update
 from ._capture import Record, is_anything_recorded, recorded
 from ._capturing import is_capturing
 from ._dense import dense_step
+from ._drift import bring_back_, is_due
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
 from ._options import exact_retraction
 from ._weights import Weight
@@ -353,6 +354,8 @@ class FactoredSteps:
             finite = fine if finite is None else finite & fine
             retraction = exact_retraction(one.group)
             X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, retraction))
+            if is_due(weight, state, retraction):
+                bring_back_(X)
         store(weight, X)
         if late and skip:
             assert finite is not None

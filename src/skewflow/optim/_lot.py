@@ -8,15 +8,17 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from ..errors import NonFiniteGradientError
+from ..geometry.precision import full_precision
 from ..kernels._graphs import Graphs
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
 from ._capturing import is_capturing
-from ._dense import dense_step, tangent_part
-from ._drift import Store
+from ._dense import dense_step
+from ._drift import Store, bring_back_, is_due
 from ._polar import polar_step
 from ._replayed import Replayed, has_graph, on_device
 from ._single import has_single_step, single_of
+from ._tangent import tangent_part
 from ._weights import Weight
 
 
@@ -83,15 +85,33 @@ class Lot:
             left_out: Weights that stay as they are.
             store: Brings stepped points into their parameter, if they are a copy.
         """
-        if self._single is not None and has_single_step(update, retraction):
-            if self.weights[0] not in left_out:
-                self._single.step(update, retraction)
-            return
         pairs = zip(self.weights, self._states, strict=True)
         members = [pair for pair in pairs if pair[0] not in left_out]
-        grads: list[Any] = [weight.p.grad for weight, _ in members]
         if not members:
             return
+        if self._single is not None and has_single_step(update, retraction):
+            self._single.step(update, retraction)
+        else:
+            self._step_together(members, update, retraction, time, store)
+        due = [pair for pair in members if is_due(*pair, retraction)]
+        if due:
+            points = [weight.view(weight.points(state)) for weight, state in due]
+            X = _batch(points)
+            bring_back_(X)
+            _put(points, X)
+            for (weight, _), point in zip(due, points, strict=True):
+                store(weight, point)
+
+    def _step_together(
+        self,
+        members: Sequence[tuple[Weight, dict[str, Any]]],
+        update: Update,
+        retraction: Any,
+        time: Callable[[], int],
+        store: Store,
+    ) -> None:
+        """All of them as one batch, on CUDA as a graph where that can be."""
+        grads: list[Any] = [weight.p.grad for weight, _ in members]
 
         def move(Gs: Sequence[Tensor], lr: float | Tensor) -> None:
             self._move(members, Gs, lr, update, retraction, time, store)
@@ -153,7 +173,8 @@ class Lot:
         if retraction == "polar" and w is None and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
         else:
-            new = None if new is None else tangent_part(X, new)
+            with full_precision():
+                new = None if new is None else tangent_part(X, new)
             Y = dense_step(X, D, lr, retraction, w)
         if new is not None:
             if finite is not None:

@@ -14,6 +14,7 @@ from ..kernels.multiply_parts import is_faster
 from ..kernels.multiply_where import has_kernel, multiply_where_, num_rounds
 from ._exponential import choose_buffer, frobenius
 from ._replayed import on_device
+from ._tangent import tangent_part
 
 LONGEST = 2.0**12
 """The tangent step is cut to this Frobenius norm, so that its square does not overflow. The
@@ -77,7 +78,7 @@ def polar_step(
         T = None
         if tangent:
             square = X.shape[-2] == X.shape[-1]
-            T = R / 2 if square else torch.baddbmm(D, X, S.add(S.mT), alpha=-0.5)
+            T = R / 2 if square else tangent_part(X, D, S)
         if not coarse:
             return _retracted(X, R, D, lr), T
     with full_precision():
@@ -140,10 +141,7 @@ def _step_on_host(
     T = None
     if tangent:
         square = X.shape[-2] == X.shape[-1]
-        if square:
-            T = torch.mul(R, 0.5, out=out_tangent)
-        else:
-            T = add(D, X, S + S.mT, alpha=-0.5, out=out_tangent)
+        T = torch.mul(R, 0.5, out=out_tangent) if square else tangent_part(X, D, S, out_tangent)
     P = multiply(Y.mT, Y)
     P.diagonal(0, -2, -1).sub_(1)
     norm = torch.linalg.vector_norm

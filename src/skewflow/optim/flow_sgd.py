@@ -44,7 +44,8 @@ class FlowSGD(Flow):
         maximize: Ascend.
         seed: Seed of every draw.
         guard_every: Steps between two looks at the drift off the manifold; 0 never looks. Weights
-            that are stepped by factors are looked at after 64 such steps at most.
+            that are stepped by factors are looked at after 64 such steps at most; those of float32
+            that take exponential steps with 2k >= d are polished every 64, without a look.
         nonfinite: What to do about a gradient with NaN or infinity: "raise", or "skip" the
             parameter and count it in ``state[p]["skipped"]``. See `step`. On CUDA "skip" reads the
             gradient once more, before the step.

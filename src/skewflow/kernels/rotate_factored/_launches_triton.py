@@ -12,6 +12,7 @@ from .._graphs import capture
 from .._triton import Launch
 from ..multiply_parts._triton import Tiles
 from . import _products_triton as products
+from . import _split_triton as splits
 from . import _triton as kernels
 from .reference import LONGEST, coefficients, longest_for, num_rounds
 
@@ -146,7 +147,7 @@ class Workspace:
             "wide_k": self._wide_k, "HAS_V": self._has_v, "HAS_AX": self._AX is not None,
             "ROWS": rows, "WIDE": 1024 // rows,
         }  # fmt: skip
-        return Launch(products._take, 2 * self._n * half // rows, arguments, num_warps=4)
+        return Launch(splits._take, 2 * self._n * half // rows, arguments, num_warps=4)
 
     def _make(self, X: Float[Tensor, "n d k"], flag: Tensor) -> list[Launch]:
         """The launches after it."""
@@ -156,8 +157,9 @@ class Workspace:
             right, units, V = self._B
             cut = _cut(n, half, k, d, 1)
             launches.append(_product(V[:, None], right, units, X.mT, None, cut))
-            lower = (self._L[:, 0, half:], self._L_units[:, half:], V)
-            launches.append(_split(*lower, self._L.stride(1), 1, 1024))
+            lower = {"L_ptr": self._L, "units_ptr": self._L_units, "V_ptr": V, "half": half, "d": d}
+            lower |= {"wide_d": self._wide_d, "FOURS": fours(d), "WIDE": 1024}
+            launches.append(Launch(splits._split_lower, n * half, lower, num_warps=4))
         cut = _cut(n, size, d, size)
         pairs = (self._L, self._L_units)
         launches.append(_product(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
@@ -340,4 +342,4 @@ def _split(
         "given_inner": given.stride(2), "ROWS": rows, "WIDE": wide,
         "FOURS": given.stride(2) == 1 and fours(length, *given.stride()[:2]),
     }  # fmt: skip
-    return Launch(products._split, n * num // rows, arguments, num_warps=4)
+    return Launch(splits._split, n * num // rows, arguments, num_warps=4)

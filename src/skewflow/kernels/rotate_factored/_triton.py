@@ -1,8 +1,8 @@
 r"""`rotate_factored` on CUDA: a fixed list of launches, whose lengths the device decides.
 
-The factors lie in memory as rows of $L^\top$, as a layer leaves them. Balancing them is put off:
-the products take the factors as they come, and `_balance` scales the small results, to the trace 1
-of M. Products of small matrices are of TF32 triples, as exact as float32; `_products_triton` has
+The factors lie in memory as rows of $L^\top$, as `_split_triton` leaves them. Balancing them is put
+off: the products take them as they are, and `_balance` scales the small results, to the trace 1 of
+M. Products of small matrices are of TF32 triples, as exact as float32; `_products_triton` has
 the large ones, of pairs of float16.
 """
 

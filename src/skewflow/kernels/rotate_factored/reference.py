@@ -19,7 +19,8 @@ LEFT_OUT = {torch.float32: 2.0**-27, torch.float64: 2.0**-56}
 class Generator(NamedTuple):
     r"""$\Omega = LJL^\top$ with $L = [As\;\,V/s]$, whose pairs of columns are equally long.
 
-    So L is as short as $\Omega$ lets it be. A pair with a column of zeros is left out.
+    So L is as short as $\Omega$ lets it be, V being what `rest_of` leaves of it. A pair with a
+    column of zeros is left out.
 
     Args:
         L: The factors side by side.
@@ -36,6 +37,7 @@ class Generator(NamedTuple):
 
 def generator_of(A: Float[Tensor, "*n d r"], V: Float[Tensor, "*n d r"]) -> Generator:
     """The generator of two factors."""
+    V = rest_of(V, A)
     u, v = (torch.linalg.vector_norm(F, dim=-2, keepdim=True, dtype=torch.float64) for F in (A, V))
     both = (u > 0) & (v > 0)
     s, t = (torch.where(both, ratio.sqrt(), 0).to(A.dtype) for ratio in (v / u, u / v))
@@ -45,6 +47,17 @@ def generator_of(A: Float[Tensor, "*n d r"], V: Float[Tensor, "*n d r"]) -> Gene
     N = M / torch.where(size > 0, size, 1).to(M.dtype)  # its square does not overflow
     squared = torch.linalg.vector_norm(N @ N, dim=(-2, -1), dtype=torch.float64)
     return Generator(L, s, M, size[..., 0, 0] * squared.sqrt())
+
+
+def rest_of(V: Float[Tensor, "*n d r"], A: Float[Tensor, "*n d r"]) -> Float[Tensor, "*n d r"]:
+    r"""V less what each of its columns has of that of A: that adds nothing to $\Omega$.
+
+    Near a stationary point it is nearly all of V, and would make the factors, and so the rounding
+    of a step and the bound on its length, as large as the gradient.
+    """
+    length = torch.linalg.vector_norm(A, dim=-2, keepdim=True, dtype=torch.float64)
+    U = (A / torch.where(length > 0, length, 1)).to(A.dtype)
+    return V - U * (U * V).sum(-2, keepdim=True)
 
 
 def rotate_factored(

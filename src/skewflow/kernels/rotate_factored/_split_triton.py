@@ -1,0 +1,273 @@
+r"""The factors of `rotate_factored` on CUDA as pairs of float16, which its large products take.
+
+A float32 number is $u(h + l)$ with two float16 numbers of 11 bits and a power of two u that its row
+shares. `split` of the reference shows it.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+
+import triton
+import triton.language as tl
+
+from ..multiply_parts._triton import halves
+
+
+@triton.jit
+def _magnitude(x):
+    """The bits of numbers without their signs, which are ordered as the numbers are."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def _scale_and_unit(most):
+    """Powers of two, each one over the other, by the bits of the largest entry of each row.
+
+    The first brings that entry between 2^14 and 2^15, unless the unit would not be a normal number.
+    The unit of a row with NaN or infinity is NaN.
+    """
+    exponent = tl.maximum(tl.max(most, axis=1) >> 23, 15)
+    scale = ((268 - exponent) << 23).to(tl.float32, bitcast=True)[:, None]
+    unit = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+    return scale, tl.where(exponent == 255, float("nan"), unit)
+
+
+@triton.jit
+def _largest(at, inside, stride, length, ROWS: tl.constexpr, WIDE: tl.constexpr):
+    """The largest magnitudes of rows, of which `WIDE` are left in each."""
+    most = tl.zeros((ROWS, WIDE), tl.int32)
+    for first in range(0, length, WIDE):
+        inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        x = tl.load(at + inner * stride, mask=inside & (inner < length), other=0.0)
+        most = tl.maximum(most, _magnitude(x))
+    return most
+
+
+@triton.jit
+def _split_rows(
+    at,
+    inside,
+    stride,
+    length,
+    at_high,
+    at_low,
+    stride_out,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Write the parts of rows, the largest entry of each between 2^14 and 2^15; returns the units.
+
+    `at` (ROWS, 1) are the addresses of the rows; those that are not `inside` are zeros.
+    """
+    scale, unit = _scale_and_unit(_largest(at, inside, stride, length, ROWS, WIDE))
+    for first in range(0, length, WIDE):
+        inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        x = tl.load(at + inner * stride, mask=inside & (inner < length), other=0.0)
+        high, low = halves(x * scale)
+        tl.store(at_high + inner * stride_out, high, mask=inner < length)
+        tl.store(at_low + inner * stride_out, low, mask=inner < length)
+    return unit
+
+
+@triton.jit
+def _scaled(at, low, scale, present, PAIRS: tl.constexpr):
+    """Numbers times a scale, or the sums of pairs."""
+    x = tl.load(at, mask=present, other=0.0).to(tl.float32)
+    if PAIRS:
+        x += tl.load(at + low, mask=present, other=0.0).to(tl.float32)
+    else:
+        x *= scale
+    return x
+
+
+@triton.jit
+def _split_rest(
+    at,
+    at_a,
+    inside,
+    stride,
+    stride_a,
+    low_a,
+    scale_a,
+    length,
+    at_high,
+    at_low,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """`_split_rows` of what `rest_of` leaves of rows of V^T, given those of A^T.
+
+    These are taken times `scale_a`, or as the pairs that they are. So no square leaves the range.
+    """
+    scale, unit = _scale_and_unit(_largest(at, inside, stride, length, ROWS, WIDE))
+    common = tl.zeros((ROWS, WIDE), tl.float32)
+    square = tl.zeros((ROWS, WIDE), tl.float32)
+    for first in range(0, length, WIDE):
+        inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        present = inside & (inner < length)
+        v = tl.load(at + inner * stride, mask=present, other=0.0)
+        a = _scaled(at_a + inner * stride_a, low_a, scale_a, present, PAIRS)
+        common += a * (v * scale)
+        square += a * a
+    whole = tl.sum(square, axis=1)
+    share = tl.where(whole > 0, tl.sum(common, axis=1) / tl.where(whole > 0, whole, 1.0), 0.0)
+    share = (share * unit)[:, None]
+    most = tl.zeros((ROWS, WIDE), tl.int32)
+    for first in range(0, length, WIDE):
+        inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        present = inside & (inner < length)
+        v = tl.load(at + inner * stride, mask=present, other=0.0)
+        a = _scaled(at_a + inner * stride_a, low_a, scale_a, present, PAIRS)
+        most = tl.maximum(most, _magnitude(v - share * a))
+    scale, unit = _scale_and_unit(most)
+    for first in range(0, length, WIDE):
+        inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        present = inside & (inner < length)
+        v = tl.load(at + inner * stride, mask=present, other=0.0)
+        a = _scaled(at_a + inner * stride_a, low_a, scale_a, present, PAIRS)
+        high, low = halves((v - share * a) * scale)
+        tl.store(at_high + inner, high, mask=inner < length)
+        tl.store(at_low + inner, low, mask=inner < length)
+    return unit
+
+
+@triton.jit(do_not_specialize=["row", "rank", "lr", "tolerance"])
+def _take(
+    L_ptr,
+    units_ptr,
+    right_ptr,
+    right_units_ptr,
+    T_ptr,
+    checks_ptr,
+    numbers_ptr,
+    A_ptr,
+    B_ptr,
+    V_ptr,
+    AX_ptr,
+    X_ptr,
+    lr,
+    tolerance,
+    row,
+    rank,
+    d,
+    k,
+    half,
+    wide_d,
+    wide_k,
+    stride_a,
+    stride_b,
+    stride_v,
+    stride_ax,
+    stride_x,
+    HAS_V: tl.constexpr,
+    HAS_AX: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The factors as they are given, into the memory of the workspace: split, filled with zeros.
+
+    A goes into the upper half of L^T; V, if it is given, less what it has of A, into the lower
+    half, else B^T into `right`. What is known of the products is copied and checked, the step's
+    numbers are noted.
+    """
+    tiles = half // ROWS
+    matrix = (tl.program_id(0) // (2 * tiles)).to(tl.int64)
+    part = tl.program_id(0) % (2 * tiles)
+    rows = (part % tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    down, inside = rows[:, None], rows[:, None] < rank
+    L_ptr += matrix * 4 * half * wide_d
+    units_ptr += matrix * 2 * half
+    if tl.program_id(0) == 0:
+        tl.store(numbers_ptr, lr)
+        tl.store(numbers_ptr + 1, tolerance)
+    if part < tiles:
+        at = A_ptr + matrix * stride_a[0] + down * stride_a[2]
+        high = L_ptr + down * wide_d
+        low = high + 2 * half * wide_d
+        unit = _split_rows(at, inside, stride_a[1], d, high, low, 1, ROWS, WIDE)
+        tl.store(units_ptr + rows, unit)
+        if HAS_AX:
+            at = AX_ptr + matrix * stride_ax[0] + down * stride_ax[1]
+            to = T_ptr + (matrix * half + down) * k
+            for first in range(0, k, WIDE):
+                columns = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+                present = columns < k
+                AX = tl.load(at + columns * stride_ax[2], mask=present & inside, other=0.0)
+                tl.store(to + columns, AX, mask=present)
+    elif HAS_V:
+        at = V_ptr + matrix * stride_v[0] + down * stride_v[2]
+        high = L_ptr + (half + down) * wide_d
+        low = high + 2 * half * wide_d
+        at_a = A_ptr + matrix * stride_a[0] + down * stride_a[2]
+        scale, _ = _scale_and_unit(_largest(at_a, inside, stride_a[1], d, ROWS, WIDE))
+        unit = _split_rest(
+            at, at_a, inside, stride_v[1], stride_a[1], 0, scale, d, high, low, False, ROWS, WIDE
+        )
+        tl.store(units_ptr + half + rows, unit)
+        at_b = B_ptr + matrix * stride_b[0] + down * stride_b[2]
+        at_x = X_ptr + matrix * stride_x[0] + row.to(tl.int64) * stride_x[1]
+        total = tl.zeros((ROWS, WIDE), tl.float32)
+        length = tl.zeros((ROWS, WIDE), tl.float32)
+        for first in range(0, k, WIDE):
+            columns = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+            present = columns < k
+            B = tl.load(at_b + columns * stride_b[1], mask=present & inside, other=0.0)
+            total += B * tl.load(at_x + columns * stride_x[2], mask=present, other=0.0)
+            length += B * B
+        at_v = V_ptr + matrix * stride_v[0] + row.to(tl.int64) * stride_v[1] + rows * stride_v[2]
+        error = tl.load(at_v, mask=rows < rank, other=0.0) - tl.sum(total, axis=1)
+        tl.store(checks_ptr + 2 * (matrix * half + rows), error * error)
+        tl.store(checks_ptr + 2 * (matrix * half + rows) + 1, tl.sum(length, axis=1))
+    else:
+        at = B_ptr + matrix * stride_b[0] + down * stride_b[2]
+        high = right_ptr + (matrix * 2 * half + down) * wide_k
+        low = high + half * wide_k
+        unit = _split_rows(at, inside, stride_b[1], k, high, low, 1, ROWS, WIDE)
+        tl.store(right_units_ptr + matrix * half + rows, unit)
+
+
+@triton.jit
+def _split(
+    out_ptr,
+    units_ptr,
+    given_ptr,
+    rows,
+    length,
+    low,
+    out_n,
+    out_row,
+    out_inner,
+    units_n,
+    given_n,
+    given_row,
+    given_inner,
+    FOURS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Split the rows of a matrix; `low` is the way from the higher to the lower parts."""
+    if FOURS:
+        length, given_row, given_n = length // 4 * 4, given_row // 4 * 4, given_n // 4 * 4
+    tiles = rows // ROWS
+    matrix = (tl.program_id(0) // tiles).to(tl.int64)
+    here = (tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    down = here[:, None]
+    at = given_ptr + matrix * given_n + down * given_row
+    high = out_ptr + matrix * out_n + down * out_row
+    unit = _split_rows(at, down >= 0, given_inner, length, high, high + low, out_inner, ROWS, WIDE)
+    tl.store(units_ptr + matrix * units_n + here, unit)
+
+
+@triton.jit
+def _split_lower(L_ptr, units_ptr, V_ptr, half, d, wide_d, FOURS: tl.constexpr, WIDE: tl.constexpr):
+    """Split V^T, less what it has of A^T, into the lower half of L^T; A^T is in the upper one."""
+    if FOURS:
+        d = d // 4 * 4
+    matrix, row = (tl.program_id(0) // half).to(tl.int64), (tl.program_id(0) % half).to(tl.int64)
+    rows = row + tl.arange(0, 1)
+    L_ptr += matrix * 4 * half * wide_d
+    at, upper = V_ptr + (matrix * half + rows[:, None]) * d, L_ptr + rows[:, None] * wide_d
+    high, low = upper + half * wide_d, 2 * half * wide_d
+    every = rows[:, None] >= 0
+    unit = _split_rest(at, upper, every, 1, 1, low, 1.0, d, high, high + low, True, 1, WIDE)
+    tl.store(units_ptr + matrix * 2 * half + half + rows, unit)
