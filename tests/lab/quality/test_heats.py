@@ -1,8 +1,8 @@
-"""Who runs again in the second heat of a race, and at which rates."""
+"""Who runs again in the second heat of a race, at which rates, and who in the last."""
 
 import pytest
 
-from skewflow.lab.bench.quality.heats import LEADERS, first_heat, second_heat
+from skewflow.lab.bench.quality.heats import LEADERS, REPEATS, first_heat, last_heat, second_heat
 
 OURS = ("auto", "auto-adam", "s=2", "s=16", "s=64", "dense")
 
@@ -122,3 +122,17 @@ def test_a_race_in_which_all_go_uphill_has_leaders_too(gap):
 def test_the_best_loss_of_all_stands_for_an_unknown_optimum():
     runs = [run("auto", -1.0), run("dense", -0.99), run("pogo", -0.98), run("geoopt", 0.5)]
     assert set(again(*runs, optimum=None, floor=2e-2)) == {"auto", "dense", "pogo"}
+
+
+def test_in_the_last_heat_the_leaders_run_several_times_at_their_best_rates():
+    first = [run("auto", 1e-4, exponent=1), run("pogo", 1e-4), run("geoopt", 0.9)]
+    second = [run("auto", 1e-5, exponent=1.25), run("pogo", 1e-3, exponent=0.25, momentum=0.9)]
+    solver = run("pymanopt", 2e-4, lr=None)
+    race = {"start": 1.0, "optimum": 0.0, "floor": 1e-6, "runs": [*first, *second, solver]}
+    found = last_heat(race, OURS)
+    assert {m: [(s.exponent, s.momentum) for s in settings] for m, settings in found.items()} == {
+        "auto": [(1.25, 0.0)] * REPEATS,
+        "pogo": [(0.0, 0.0)] * REPEATS,
+        "pymanopt": [(0.0, 0.0)] * REPEATS,
+    }
+    assert last_heat(race | {"runs": []}, OURS) == {}

@@ -256,3 +256,17 @@ def test_a_size_is_made_from_its_own_numbers():
     entry = replace(SUITE["pca"], full=(9, 4), reduced=(7, 3), tiny=(5, 2))
     shapes = [entry.make(size, "cpu").shape for size in ("full", "reduced", "tiny")]
     assert shapes == [(9, 4), (7, 3), (5, 2)]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [OnlinePCA(200, 16, 4, 8, device="cpu"), CopyingNet(8, 3, 4, device="cpu")],
+    ids=["samples", "sequences"],
+)
+def test_another_order_has_other_batches_and_the_same_start(problem):
+    X = problem.start()
+    first, same, other = (problem.fresh(order) for order in (0, 0, 1))
+    assert torch.equal(other.start(), X) and other.loss(X.double()) == first.loss(X.double())
+    for step in (0, 30):
+        G, again, H = (p.gradient(X, step) for p in (first, same, other))
+        assert torch.equal(G, again) and not torch.allclose(G, H)

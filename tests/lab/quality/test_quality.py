@@ -73,15 +73,16 @@ def test_a_run_has_every_cell_in_its_tables_and_on_the_page(bench, tmp_path):
     assert summary["verdict"] in build(tmp_path).replace("&#34;", '"')
 
 
-def test_auto_and_a_rival_run_again_between_their_rates(bench, tmp_path):
+def test_auto_and_a_rival_run_again_between_their_rates_then_at_their_best(bench, tmp_path):
     bench(problems=("pca",), methods=("auto", "landing"))
     runs = json.loads((tmp_path / "quality/cells/pca_race.json").read_text())["runs"]
     for method in ("auto", "landing"):
-        heats = {n: [r for r in runs if (r["method"], r["heat"]) == (method, n)] for n in (1, 2)}
+        heats = {n: [r for r in runs if (r["method"], r["heat"]) == (method, n)] for n in (1, 2, 3)}
         rates = {n: {(r["exponent"], r["momentum"]) for r in heats[n]} for n in heats}
         assert heats[1] and 2 <= len(heats[2]) <= 4
         assert not rates[1] & rates[2]
-        assert all(len(r["curve"]) > 1 or r["failure"] for r in heats[2])
+        assert all(len(r["curve"]) > 1 or r["failure"] for r in heats[2] + heats[3])
+        assert len(heats[3]) == 3 and len(rates[3]) == 1 and rates[3] < rates[1] | rates[2]
 
 
 def test_a_stopped_search_goes_on_without_a_trial_done_twice(bench, monkeypatch):
@@ -167,11 +168,12 @@ def test_a_method_whose_step_outlasts_a_trial_takes_few_of_them(bench, monkeypat
     summary = bench(problems=("pca",), methods=("landing",))
     settings = [(lr, momentum) for lr, momentum, _ in made]
     best = summary["results"]["problems"][0]["rows"][0]
-    assert [len(taken) for *_, taken in made] == [3, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert [len(taken) for *_, taken in made] == [3] + 8 * [1] + 3 * [1]
     assert settings[:4] == [(race.FACTOR**j, 0.0) for j in (-4, 0, -1, 1)]
     assert settings[4] in settings[1:4]
     around = [settings[4][0] * race.FACTOR**step for step in (0.25, -0.25, 0.5, -0.5)]
-    assert [lr for lr, _ in settings[5:]] == pytest.approx(around)  # the second heat
+    assert [lr for lr, _ in settings[5:9]] == pytest.approx(around)  # the second heat
+    assert len({*settings[9:]}) == 1 and settings[9] in settings[4:9]  # the last one
     assert best["ms"] == 10_000.0
     assert best["note"] == (
         "a step takes 10 s, longer than a trial: one step at each of three rates, then one run"

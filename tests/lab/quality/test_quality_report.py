@@ -25,13 +25,16 @@ def curve(*losses, seconds=1.0, error=1e-7):
 
 
 def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
-    """A problem whose methods had one run each."""
+    """A problem whose methods had one run each, or a tuple of them in the last heat."""
     found = {"shape": [4, 4], "seconds": 2.0, "start": 1.0, "optimum": optimum, "floor": floor}
     found |= {"runs": []}
     for method, run in runs.items():
-        failure = run if isinstance(run, str) else None
-        each = {"method": method, "lr": 0.1, "momentum": 0.0, "failure": failure}
-        found["runs"].append(each | {"curve": [] if failure else run})
+        many = run if isinstance(run, tuple) else (run,)
+        for one in many:
+            failure = one if isinstance(one, str) else None
+            each = {"method": method, "lr": 0.1, "momentum": 0.0, "failure": failure}
+            each |= {"heat": 3 if len(many) > 1 else 1}
+            found["runs"].append(each | {"curve": [] if failure else one})
     names = {**dict.fromkeys(runs), **(excuses or {})}
     empty = {"gradient_ms": None, "peak_bytes": None, "remark": None}
     searches = {m: {"excuse": e, **empty} for m, e in names.items()}
@@ -144,3 +147,37 @@ def test_auto_that_is_behind_by_hand_is_measured_at_its_own_gap():
 def test_equal_ends_at_the_optimum_have_a_summary(optimum):
     both = {"auto": curve(1, 0.5, 0.0), "dense": curve(1, 0.2, 0.0), "pogo": curve(1, 0.9, 0.8)}
     assert summary(both, optimum=optimum)["behind"] is None
+
+
+def test_of_the_last_heat_the_run_in_the_middle_counts():
+    lucky, usual, slow = curve(1, 1e-5, 1e-5), curve(1, 0.5, 0.01), curve(1, 0.6, 0.02)
+    p = summary(
+        {
+            "auto": (curve(1, 0.01, 0.005), curve(1, 0.5, 0.008), "lost: at its end"),
+            "pogo": (lucky, slow, usual),
+            "landing": curve(1, 0.1, 1e-3),  # one run, and not in the last heat
+            "dense": (curve(1, 0.5, 0.1), curve(1, 0.5, 0.3), curve(1, 0.5, 0.2)),
+            "s=2": curve(1, 0.1, 1e-4),
+        }
+    )
+    assert p["target"] == 0.01 and p["best_peer"] == "pogo" and p["own_target"] == 0.2
+    assert p["by_hand"] == "dense"
+    rows = {row["method"]: row for row in p["rows"]}
+    assert rows["pogo"]["seconds"] == pytest.approx(2.0) and rows["pogo"]["final_gap"] == 0.01
+    assert rows["pogo"]["spread"][0] < 1 and rows["pogo"]["spread"][1] is None
+    assert rows["pogo"]["runs"] == 3 and rows["landing"]["runs"] == 1
+    middle = 1 + math.log(0.5 / 0.01) / math.log(0.5 / 0.008)
+    assert rows["auto"]["seconds"] == pytest.approx(middle) and rows["auto"]["final_gap"] == 0.008
+    assert rows["auto"]["points"][-1][2] == 0.008
+    most = summary({"auto": ("lost", "lost", usual), "pogo": (usual, slow, slow)})
+    lost = {row["method"]: row for row in most["rows"]}["auto"]
+    assert lost["seconds"] is None and lost["final_gap"] is None and lost["note"] == "lost"
+    assert most["target"] == 0.02
+
+
+def test_a_summary_of_an_earlier_version_has_tables():
+    p = summary({"auto": curve(1, 0.1, 0.01), "pogo": curve(1, 0.1, 0.02)})
+    for row in p["rows"]:
+        del row["runs"], row["spread"]
+    assert [len(table.rows) for table in tables({"problems": [p]})] == [1, 2]
+    assert "on 1 of 1 problems" in verdict({"problems": [p]})

@@ -14,6 +14,8 @@ from .problem import Problem
 
 HELD_OUT = 10**6
 """A batch that no training reaches."""
+APART = 10**5
+"""Batches from the first of one order to the first of the next."""
 
 
 class CopyingNet(Problem):
@@ -36,8 +38,10 @@ class CopyingNet(Problem):
         device: torch.device | str,
         seed: int = 0,
         unit: float | None = None,
+        order: int = 0,
     ) -> None:
         super().__init__((hidden, hidden), device, seed)
+        self._first = order * APART
         self._sizes = hidden, delay, batch
         self.task = Copying(delay, batch=batch, seed=seed, device=self.device)
         number = int(torch.randint(2**31, (), generator=spawn(seed, "weights")))
@@ -66,7 +70,7 @@ class CopyingNet(Problem):
         with torch.enable_grad():
             with torch.no_grad():
                 self.weight.copy_(X)
-            loss = self.task.loss(self.net, *self.task.batch(step))
+            loss = self.task.loss(self.net, *self.task.batch(self._first + step))
             self.net.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         self._free.step()
@@ -79,7 +83,7 @@ class CopyingNet(Problem):
         self.weight.copy_(X)
         return float(self.task.loss(self.net, *self.task.batch(HELD_OUT)))
 
-    def fresh(self) -> "CopyingNet":
+    def fresh(self, order: int = 0) -> "CopyingNet":
         """The net as it was at first."""
-        hidden, delay, batch = self._sizes
-        return CopyingNet(hidden, delay, batch, device=self.device, seed=self.seed, unit=self.unit)
+        same: dict[str, Any] = {"device": self.device, "seed": self.seed, "unit": self.unit}
+        return CopyingNet(*self._sizes, **same, order=order)

@@ -1,6 +1,7 @@
 """The suite as an experiment: a cell for each search, then one for the race of each problem.
 
-A race has two heats: all run, then the leaders again.
+A race has three heats: all run, the leaders again at other rates, then those in front several
+times.
 """
 
 import math
@@ -19,7 +20,7 @@ from ...files import RunError
 from ...run import Run
 from . import report
 from .finished import Finished, asked
-from .heats import first_heat, second_heat
+from .heats import first_heat, last_heat, second_heat
 from .methods import METHODS, Method
 from .problem import Problem, on_manifold
 from .race import (
@@ -39,7 +40,7 @@ from .race import (
     trial,
     warm_up,
 )
-from .standing import solved_at
+from .standing import LAST, solved_at
 from .suite import SUITE, Size
 
 START = 1e-4
@@ -67,7 +68,8 @@ class QualityConfig:
 class Quality(Experiment[QualityConfig]):
     """Each method searches its learning rate alone; then all race, in turn, from the same start.
 
-    The leaders of a race run again, at rates between those that ran (`second_heat`).
+    The leaders of a race run again, at rates between those that ran (`second_heat`), and those in
+    front then several times (`last_heat`), which counts.
 
     Everything here is read off a clock, so that the summary of a second run is another one.
     """
@@ -81,7 +83,7 @@ class Quality(Experiment[QualityConfig]):
         "cpu": QualityConfig(device="cpu", size="reduced"),
         "paper": QualityConfig(device="cuda"),
     }
-    preset_help = '"quick" takes minutes on a CPU, "cpu" 45 on two cores, "paper" needs a GPU.'
+    preset_help = '"quick" takes minutes on a CPU, "cpu" 50 on two cores, "paper" needs a GPU.'
     parts = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:
@@ -134,8 +136,9 @@ class Quality(Experiment[QualityConfig]):
                     warm_up(problem, METHODS[method], replace(COLD, momentum=momentum))
         solved = solved_at(facts)
         result = facts | {"runs": _heat(1, problem, settings, seconds, solved, run)}
-        again = second_heat(result, [m for m in config.methods if METHODS[m].ours])
-        result["runs"] += _heat(2, problem, again, seconds, solved, run)
+        ours = [m for m in config.methods if METHODS[m].ours]
+        result["runs"] += _heat(2, problem, second_heat(result, ours), seconds, solved, run)
+        result["runs"] += _heat(LAST, problem, last_heat(result, ours), seconds, solved, run)
         return result
 
     def summarise(
@@ -244,12 +247,12 @@ def _heat(
     solved: float,
     run: Run,
 ) -> list[dict[str, Any]]:
-    """All settings of all methods run, in turn; what they did."""
+    """All settings of all methods run, in turn; what they did. Equal ones have other orders."""
     runs: list[dict[str, Any]] = []
     racers: list[Racer] = []
     for method, chosen in settings.items():
-        for setting in chosen:
-            racer = begin(problem, METHODS[method], setting)
+        for n, setting in enumerate(chosen):
+            racer = begin(problem, METHODS[method], setting, chosen[:n].count(setting))
             runs.append({"method": method, "heat": number})
             runs[-1] |= _named(setting, METHODS[method], problem)
             if isinstance(racer, str):
@@ -262,7 +265,7 @@ def _heat(
     def on_look() -> None:
         nonlocal done
         done += 1
-        run.progress((number - 1 + done / total) / 2)
+        run.progress((number - 1 + done / total) / LAST)
 
     race(racers, seconds, on_look, solved)
     for each in runs:

@@ -1,11 +1,12 @@
 """Who runs in a race: all in its first heat, the leaders at other rates in its second.
 
 Rates of the first are half a factor apart, so that of two methods which are close the one wins
-whose grid has met its best rate. A quarter of a factor is left after the second.
+whose grid has met its best rate. A quarter of a factor is left after the second. In the last heat
+those in front run several times with the best setting of each, and what they do there counts.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from .race import SMALLEST_GAP, Setting, hopeless
@@ -13,6 +14,8 @@ from .standing import AUTO, best_final, final, first, with_gaps
 
 LEADERS = 3
 """How many of ours run again at most, and how many rivals."""
+REPEATS = 3
+"""Runs of each in the last heat, with batches in as many orders."""
 DIGITS = 0.75
 """The part of another gap's digits, -log10 of it, that a gap must have to be close to it."""
 NEAR, FARTHER = 0.25, 0.5
@@ -63,44 +66,68 @@ def _is_close(gap: float, to: float) -> bool:
 def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[Setting]]:
     """Who runs again, with what; the same rates for ours and rivals, and as many places.
 
-    The target is the best final gap of the rivals, or the floor where it is below. In front are
-    those who come to it, the first of them first, then the others by their final gaps. Three of
-    ours and three rivals lead at most: of ours the first of "auto" and then the others in front,
-    of the rivals those in front; all but the first of a side only if they come to the target or end
-    close to it. The best run of each leader, by the same order, has its
-    rate changed by a quarter of a factor, up and down; and where no higher rate ran with that
-    momentum, or no lower one, by half a factor in that direction.
+    The best run of each leader (`_leaders`) has its rate changed by a quarter of a factor, up and
+    down; and where no higher rate ran with that momentum, or no lower one, by half a factor in that
+    direction.
 
     Args:
         race: The race of a problem after its first heat.
         ours: Names of our methods; the others are rivals.
     """
+    leaders = _leaders(race, ours)
+    return {m: _around(best, race["runs"]) for m, best in leaders.items() if best["lr"] is not None}
+
+
+def last_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[Setting]]:
+    """Who runs in the end, each several times: the leaders with their best setting of both heats.
+
+    What they do then counts, and what made them leaders does not: the best of many runs was in part
+    lucky, with the clock as with the batches, and those who enter more runs are so more often.
+
+    Args:
+        race: The race of a problem after its second heat.
+        ours: Names of our methods; the others are rivals.
+    """
+    return {
+        m: [Setting(best["exponent"], best["momentum"])] * REPEATS
+        for m, best in _leaders(race, ours).items()
+    }
+
+
+def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """The best runs of those in front, three of ours and three rivals at most.
+
+    The target is the best final gap of the rivals, or the floor where it is below. In front are
+    those who come to it, the first of them first, then the others by their final gaps. Of ours the
+    first of "auto" leads and then the others in front, of the rivals those in front; all but the
+    first of a side only if they come to the target or end close to it.
+    """
     runs = with_gaps(race)
-    rivals = [run for run in runs if run["method"] not in ours]
-    target = best_final(rivals, race["floor"]) or best_final(runs, race["floor"])
+    rivals = [[run] for run in runs if run["method"] not in ours]
+    target = best_final(rivals, race["floor"]) or best_final([[run] for run in runs], race["floor"])
     if target is None:
         return {}
     best: dict[str, Mapping[str, Any]] = {}
     place: dict[str, tuple[float, float]] = {}
     for method in dict.fromkeys(run["method"] for run in runs):
-        seconds, _, run = first([r for r in runs if r["method"] == method], target)
-        assert run is not None
-        if math.isfinite(final(run)) and run["lr"] is not None:  # without a rate, nothing is new
-            best[method] = run
-            place[method] = (math.inf if seconds is None else seconds, final(run))
+        seconds, _, entry = first([[r] for r in runs if r["method"] == method], target)
+        assert entry is not None
+        if math.isfinite(final(entry)):
+            best[method] = entry[0]
+            place[method] = (math.inf if seconds is None else seconds, final(entry))
     order = sorted(best, key=lambda method: place[method])
     auto = [m for m in order if m in AUTO][:1]
-    leaders = []
+    leaders: list[str] = []
     for side in (
         [*auto, *(m for m in order if m in ours and m not in auto)],
         [m for m in order if m not in ours],
     ):
-        close = [m for m in side[1:] if place[m][0] < math.inf or _is_close(final(best[m]), target)]
+        close = [m for m in side[1:] if place[m][0] < math.inf or _is_close(place[m][1], target)]
         leaders += [*side[:1], *close][:LEADERS]
-    return {m: _around(best[m], runs) for m in leaders}
+    return {m: best[m] for m in leaders}
 
 
-def _around(best: Mapping[str, Any], runs: list[dict[str, Any]]) -> list[Setting]:
+def _around(best: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[Setting]:
     """A setting's neighbours that have not run."""
     exponents = [
         run["exponent"]

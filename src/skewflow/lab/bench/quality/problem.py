@@ -18,7 +18,8 @@ class Problem(ABC):
     r"""Minimise a loss over matrices (*batch, d, k) with orthonormal columns.
 
     Everything is drawn from the seed on the CPU, so it is the same on every device, and batch t of
-    a stochastic problem depends on t only: all methods see the same data in the same order.
+    a stochastic problem depends on t and the number of an order only: all methods see the same data
+    in the same orders.
     Gradients are divided by $\|\Omega(X_0)\|_2$: an exact step with learning rate one turns the
     start by a radian, on every problem.
     """
@@ -62,8 +63,12 @@ class Problem(ABC):
     def loss(self, X: Float[Tensor, "*batch d k"]) -> float:
         """The whole loss at a point of the manifold, in float64."""
 
-    def fresh(self) -> "Problem":
-        """A problem for one run: another one where gradients have a memory."""
+    def fresh(self, order: int = 0) -> "Problem":
+        """A problem for one run: another one where gradients have a memory, or batches an order.
+
+        Args:
+            order: Number of the order in which batches come; the start is the same in all.
+        """
         return self
 
     def normalise(self) -> None:

@@ -64,9 +64,11 @@ class Racer:
     done: bool = False
 
     @classmethod
-    def start(cls, problem: Problem, method: Method, lr: float, momentum: float) -> "Racer":
+    def start(
+        cls, problem: Problem, method: Method, lr: float, momentum: float, order: int = 0
+    ) -> "Racer":
         """A run at its first point, which is looked at."""
-        own = problem.fresh()
+        own = problem.fresh(order)
         made = method.make(own, lr, momentum)
         if isinstance(made, Solver):
             racer: Racer = Restarted(own, Runner(_no_step, own.start), solver=made)
@@ -260,11 +262,11 @@ def hopeless(loss: float, start: float, best: float, optimum: float | None) -> b
     return gap**3 > max(least, SMALLEST_GAP)
 
 
-def begin(problem: Problem, method: Method, setting: Setting) -> Racer | str:
-    """A run at its start, or why there is none."""
+def begin(problem: Problem, method: Method, setting: Setting, order: int = 0) -> Racer | str:
+    """A run at its start, with batches in the order of that number, or why there is none."""
     try:
         lr = setting.lr(method, problem)
-        return Racer.start(problem, method, lr, setting.momentum)
+        return Racer.start(problem, method, lr, setting.momentum, order)
     except Exception as error:  # as above
         return f"failed: {reason(error)}"
 

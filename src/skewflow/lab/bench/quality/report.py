@@ -5,7 +5,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...experiment import Figure, Table
-from .standing import AUTO, TINY, best_final, first, with_gaps
+from .heats import REPEATS
+from .standing import (
+    AUTO,
+    TINY,
+    Entry,
+    best_final,
+    entries,
+    final,
+    first,
+    spread,
+    typical,
+    with_gaps,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -25,19 +37,19 @@ def problem_summary(
     """The target of a problem, and a row for each method.
 
     The target is the best final gap of the rivals, or the floor where it is below; that of our
-    choices by hand is a second one, which "auto" has to reach as they do. Runs of both heats count
-    alike.
+    choices by hand is a second one, which "auto" has to reach as they do. Of those who ran in the
+    last heat its runs count, by the one in the middle; of the others their best run.
     """
-    runs = with_gaps(race)
-    target = best_final([run for run in runs if run["method"] not in ours], race["floor"])
-    by_hand = [run for run in runs if run["method"] in ours and run["method"] not in AUTO]
-    own_target = best_final(by_hand, race["floor"])
-    autos = [run for run in runs if run["method"] in AUTO]
-    rows = [
-        _row(method, runs, search, target, method in ours)
-        | {"own_seconds": first([r for r in runs if r["method"] == method], own_target)[0]}
-        for method, search in searches.items()
-    ]
+    found = entries(with_gaps(race))
+    target = _target([e for e in found if e[0]["method"] not in ours], race["floor"])
+    by_hand = [e for e in found if e[0]["method"] in ours and e[0]["method"] not in AUTO]
+    own_target = _target(by_hand, race["floor"])
+    autos = [entry for entry in found if entry[0]["method"] in AUTO]
+    rows = []
+    for method, search in searches.items():
+        own = [entry for entry in found if entry[0]["method"] == method]
+        rows.append(_row(method, own, search, target, method in ours))
+        rows[-1]["own_seconds"] = first(own, own_target)[0]
     best = _fastest([row for row in rows if not row["ours"]], "seconds")
     hand = _fastest([r for r in rows if r["ours"] and r["method"] not in AUTO], "own_seconds")
     for row in rows:
@@ -57,9 +69,14 @@ def problem_summary(
     }
 
 
+def _target(found: Sequence[Entry], floor: float) -> float | None:
+    """The best final gap of those who ran in the last heat, if some did."""
+    return best_final([entry for entry in found if len(entry) > 1] or found, floor)
+
+
 def _behind(
-    autos: Sequence[Mapping[str, Any]],
-    by_hand: Sequence[Mapping[str, Any]],
+    autos: Sequence[Entry],
+    by_hand: Sequence[Entry],
     target: float | None,
     seconds: float,
 ) -> float | None:
@@ -144,7 +161,10 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         'Seconds until the best final gap of the best rival, of that rival and of "auto", the '
         "ratio; then the same for the best of our own choices by hand and its gap; where "
         '"auto" does not come to that, it says so, with a whole run over the time after which '
-        'those had the best final gap of "auto". Like a library '
+        'those had the best final gap of "auto". Of those in front, of ours and of the rivals, '
+        f"{REPEATS} runs of a last heat count, with batches in {REPEATS} orders, by the one in the "
+        "middle. "
+        "Like a library "
         'with SGD and Adam, "auto" enters with FlowSGD (auto) and FlowAdam (auto-adam), and the '
         "better one counts, which is named. A gap is "
         "relative to that of the start, and is taken at the nearest orthonormal matrix, wherever a "
@@ -172,17 +192,21 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     )
     cells = Table(
         "cells",
-        "Every method on every problem: its best setting, its final gap (a run that is solved "
-        "stops), seconds to the gap of the best rival, milliseconds of a step and of the gradient "
-        "in it, peak memory beside the problem (CUDA), distance of the last point to the manifold, "
-        "and why it lost.",
+        "Every method on every problem: its best setting, how many runs of it count, its final gap "
+        "(a run that is solved stops) and its seconds to the gap of the best rival, those in the "
+        "middle of the runs, and the least and largest seconds; milliseconds of a step and of the "
+        "gradient in it, peak memory beside the problem (CUDA), largest distance of a last point "
+        "to the manifold, and why it lost.",
         (
             "problem",
             "method",
             "lr",
             "momentum",
+            "runs",
             "final gap",
             "s to gap",
+            "least",
+            "largest",
             "over rival",
             "ms a step",
             "of it gradient",
@@ -245,32 +269,36 @@ def slow(step: float) -> str:
 
 
 def _fastest(rows: Sequence[dict[str, Any]], to: str) -> dict[str, Any] | None:
+    """Of those who ran in the last heat, if one of them came there; else of all."""
     there = [row for row in rows if row[to] is not None]
+    there = [row for row in there if row.get("runs", 1) > 1] or there
     return min(there, key=lambda row: row[to], default=None)
 
 
 def _row(
     method: str,
-    runs: Sequence[Mapping[str, Any]],
+    found: Sequence[Entry],
     search: Mapping[str, Any],
     target: float | None,
     ours: bool,
 ) -> dict[str, Any]:
-    """What the table says of a method: of its runs that which was first at the target."""
-    seconds, steps, run = first([run for run in runs if run["method"] == method], target)
+    """What the table says of a method: of its settings that which was first at the target."""
+    seconds, steps, entry = first(found, target)
     row: dict[str, Any] = {"method": method, "ours": ours, "note": search["excuse"]}
     row |= dict.fromkeys(("lr", "momentum", "final_gap", "ms", "error"))
-    row |= {"seconds": seconds, "steps": steps, "points": []}
+    row |= {"seconds": seconds, "steps": steps, "points": [], "runs": 0, "spread": (None, None)}
     row |= {key: search[key] for key in ("gradient_ms", "peak_bytes")}
-    if run is None:
+    if entry is None:
         return row
+    run = typical(entry, target)
     row |= {"lr": run["lr"], "momentum": run["momentum"], "points": run["points"]}
+    row |= {"runs": len(entry), "spread": spread(entry, target)}
     if run["failure"] is not None:
         return row | {"note": run["failure"]}
-    taken, count, gap = run["points"][-1]
+    taken, count, _ = run["points"][-1]
     return row | {
-        "final_gap": gap,
-        "error": run["curve"][-1]["error"],
+        "final_gap": final(entry),
+        "error": max(each["curve"][-1]["error"] for each in entry if each["failure"] is None),
         "ms": 1e3 * taken / count,
     }
 
@@ -320,8 +348,10 @@ def _cell_row(p: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[Any, ...]:
         row["method"],
         row["lr"],
         row["momentum"],
+        row.get("runs"),  # earlier versions had one
         row["final_gap"],
         row["seconds"],
+        *row.get("spread", (None, None)),
         _shown(ratio(p, row["method"], p["best_peer"])),
         row["ms"],
         row["gradient_ms"],

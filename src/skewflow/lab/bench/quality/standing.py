@@ -7,6 +7,8 @@ from typing import Any
 AUTO = ("auto", "auto-adam")
 """The methods whose block size is "auto"; the better one counts as "auto"."""
 TINY = 1e-16
+LAST = 3
+"""The heat whose runs count together."""
 
 
 def with_gaps(race: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -57,28 +59,71 @@ def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[f
     return t0 + part * (t - t0), n0 + part * (n - n0)
 
 
-def final(run: Mapping[str, Any]) -> float:
+Entry = Sequence[Mapping[str, Any]]
+"""Runs of one method with one setting, of which the one in the middle counts."""
+
+
+def entries(runs: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """What counts of all runs: of a method those of the last heat together, else each by itself.
+
+    A run that was picked out of many since it was fast may have been lucky. Those of the last heat
+    were picked before they ran.
+    """
+    last = {run["method"] for run in runs if run.get("heat") == LAST}
+    alone: list[Entry] = [[run] for run in runs if run["method"] not in last]
+    return alone + [
+        [run for run in runs if (run["method"], run.get("heat")) == (method, LAST)]
+        for method in dict.fromkeys(run["method"] for run in runs)
+        if method in last
+    ]
+
+
+def _last_gap(run: Mapping[str, Any]) -> float:
     """The last gap; infinity of a run that failed."""
     return run["points"][-1][2] if run["failure"] is None else math.inf
 
 
-def best_final(runs: Sequence[Mapping[str, Any]], floor: float) -> float | None:
+def final(entry: Entry) -> float:
+    """The last gap, that in the middle of several; infinity if most of them failed."""
+    return sorted(map(_last_gap, entry))[len(entry) // 2]
+
+
+def _arrivals(entry: Entry, gap: float | None) -> list[tuple[float, float, int]]:
+    """Seconds and steps of each run to a gap, infinity where it does not come, and its number."""
+    found = []
+    for n, run in enumerate(entry):
+        there = None if gap is None or run["failure"] else reached(run["points"], gap)
+        found.append((*(there or (math.inf, math.inf)), n))
+    return sorted(found)
+
+
+def typical(entry: Entry, gap: float | None) -> Mapping[str, Any]:
+    """The run in the middle by its time to a gap; if most do not come there, by its last gap."""
+    seconds, _, n = _arrivals(entry, gap)[len(entry) // 2]
+    if math.isfinite(seconds):
+        return entry[n]
+    return sorted(entry, key=_last_gap)[len(entry) // 2]
+
+
+def spread(entry: Entry, gap: float | None) -> tuple[float | None, float | None]:
+    """The least and the largest time to a gap; None where a run does not come there."""
+    times = [seconds for seconds, *_ in _arrivals(entry, gap)]
+    low, high = (t if math.isfinite(t) else None for t in (times[0], times[-1]))
+    return low, high
+
+
+def best_final(found: Sequence[Entry], floor: float) -> float | None:
     """The least last gap, or the floor if that is more; None if no run came to its end."""
-    least = min(map(final, runs), default=math.inf)
+    least = min(map(final, found), default=math.inf)
     return max(floor, least) if math.isfinite(least) else None
 
 
 def first(
-    runs: Sequence[Mapping[str, Any]], gap: float | None
-) -> tuple[float | None, float | None, Mapping[str, Any] | None]:
-    """Seconds and steps of the run that is first at a gap, and that run; else the best one."""
-    there = [
-        (*found, run)
-        for run in runs
-        if run["failure"] is None
-        and gap is not None
-        and (found := reached(run["points"], gap)) is not None
-    ]
-    if there:
-        return min(there, key=lambda each: each[0])
-    return None, None, min(runs, key=final, default=None)
+    found: Sequence[Entry], gap: float | None
+) -> tuple[float | None, float | None, Entry | None]:
+    """Seconds and steps of who is first at a gap, and who that is; else the best one."""
+    times = [(*_arrivals(entry, gap)[len(entry) // 2][:2], n) for n, entry in enumerate(found)]
+    seconds, steps, n = min(times, default=(math.inf, math.inf, 0))
+    if math.isfinite(seconds):
+        return seconds, steps, found[n]
+    return None, None, min(found, key=final, default=None)

@@ -1,6 +1,7 @@
 """Problems whose gradients are those of batches: online PCA, ICA, a wide linear network."""
 
 from abc import abstractmethod
+from copy import copy
 
 import torch
 from jaxtyping import Float
@@ -30,15 +31,22 @@ class Batches(Problem):
     ) -> None:
         super().__init__(shape, device, seed)
         self.batch = batch
-        self._epoch = -1
+        self._number, self._epoch = 0, -1
 
     def rows(self, step: int) -> Tensor:
         """Indices of the samples of a step; every epoch has an order of its own."""
         epoch, place = divmod(step, len(self.data) // self.batch)
         if epoch != self._epoch:
-            order = torch.randperm(len(self.data), generator=spawn(self.seed, "order", epoch))
+            g = spawn(self.seed, "order", self._number, epoch)
+            order = torch.randperm(len(self.data), generator=g)
             self._epoch, self._order = epoch, order.to(self.device)
         return self._order[place * self.batch : (place + 1) * self.batch]
+
+    def fresh(self, order: int = 0) -> "Batches":
+        """The same data, in an order of its own."""
+        own = copy(self)
+        own._number, own._epoch = order, -1
+        return own
 
     def gradient(self, X: Float[Tensor, "d k"], step: int) -> Float[Tensor, "d k"]:
         """The product of the factors."""
