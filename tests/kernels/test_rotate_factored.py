@@ -252,6 +252,19 @@ def test_factors_of_zeros_move_nothing(generator, device):
     assert_close("Y", expected.cpu(), Y.cpu(), torch.float32)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_factors_of_different_lengths_are_balanced(known, generator, device):
+    X, A, B = factors(1, 40, 40, 4, generator, torch.float32)
+    ours = generator_of(A, X @ B)
+    lr = float(0.5 / ours.norm)
+    expected = rotate_factored(X, ours, torch.full_like(ours.norm, -lr))
+    scale = torch.tensor([1e-15, 1e-12, 1e12, 1e15])  # squares have ratios of 1e60
+    A, B, Y = (F.to(device) for F in (A * scale, B / scale, X.clone()))
+    V, AX = (Y @ B, A.mT @ Y) if known else (None, None)
+    assert Workspace(Y, 4, has_v=known, has_ax=known)(Y, A, B, lr, V, AX, 0, 1e-5).all()
+    assert_close("Y", expected, Y.cpu(), torch.float32)
+
+
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
 def test_factors_that_are_not_finite_leave_their_point_alone(bad, generator, device):
     X, A, B = (t.to(device) for t in factors(3, 40, 20, 4, generator, torch.float32))

@@ -118,6 +118,15 @@ def test_a_large_symmetric_part_of_the_gradient_costs_few_digits(generator):
     assert_close("Y", expected(X, A, B, 0.3), Y, factor=30)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_rate_may_be_above_the_largest_number_of_the_dtype(n, generator):
+    X = random_stiefel(20, 20, batch=(n,), generator=generator)
+    A, B = (F * 1e-20 for F in factors(20, 20, 1, generator, n))
+    Y = X.float()
+    factored_step_(Y, A.float(), B.float(), 1e39)  # by an angle of about 0.1
+    assert_close("Y", expected(X, A, B, 1e39), Y.double(), torch.float32)
+
+
 @pytest.mark.parametrize("lr", [1e-6, 1e-2, 1.0, 30.0, 1e3, 1e8, 1e30])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("d, k, r", [(64, 64, 8), (64, 16, 4), (30, 7, 20)])

@@ -83,7 +83,8 @@ class FactoredStep:
             if on_host and rotate_factored_(Y, A, B, -lr, V, AX):
                 return torch.ones(n, dtype=torch.bool, device=X.device)
             omega = generator_of(A, Y @ B if V is None else V)
-            if lr * float(omega.norm.max()) > LONGEST:
+            most = torch.finfo(X.dtype).max  # a rate above it is none of that dtype
+            if lr > most or lr * float(omega.norm.max()) > LONGEST:
                 X.copy_(dense_step(X, (A @ B.mT).view(X.shape), lr, "exp"))
             else:
                 Y.copy_(rotate_factored(Y, omega, torch.full_like(omega.norm, -lr), AX))

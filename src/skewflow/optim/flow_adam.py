@@ -37,7 +37,7 @@ class FlowAdam(Flow):
         retraction: "exp", "cayley", or, for dense steps, "polar".
         maximize: Ascend.
         seed: Seed of every draw.
-        guard_every: Steps between two looks at the drift off the manifold; 0 never looks.
+        guard_every: As in `FlowSGD`.
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False launches the CUDA kernels once for each parameter.
 

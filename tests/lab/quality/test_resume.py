@@ -112,6 +112,11 @@ def shorten_a_curve(cell):
         ("auto", put("excuse", "not installed"), "with finalists, or with an excuse for none"),
         ("auto", put("gradient_ms", None), "a search with a number 'gradient_ms'"),
         ("auto", put("peak_bytes", 5), "a search with no number 'peak_bytes'"),
+        (
+            "auto",
+            lambda cell: cell["trials"][2].update(lr=5e-324),
+            "the learning rate .* at exponent 1, momentum 0: got 5e-324",
+        ),
     ],
 )
 def test_cells_that_are_not_whole_or_of_another_run_are_refused(folder, cell, change, message):

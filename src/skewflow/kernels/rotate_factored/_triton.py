@@ -39,10 +39,10 @@ def _balances(M_ptr, rows, size):
     """What the rows of L^T are multiplied by, but for the trace: equally long in pairs."""
     half = size // 2
     others = tl.where(rows < half, rows + half, rows - half)
-    own = tl.load(M_ptr + rows * (size + 1), mask=rows < size, other=0.0)
-    other = tl.load(M_ptr + others * (size + 1), mask=rows < size, other=0.0)
-    both = (own > 0) & (other > 0)
-    return tl.where(both, tl.sqrt(tl.sqrt(other / tl.where(both, own, 1.0))), 0.0)
+    own = tl.sqrt(tl.load(M_ptr + rows * (size + 1), mask=rows < size, other=0.0))
+    other = tl.sqrt(tl.load(M_ptr + others * (size + 1), mask=rows < size, other=0.0))
+    both = (own > 0) & (other > 0)  # whose squares may have a ratio that overflows
+    return tl.where(both, tl.sqrt(other / tl.where(both, own, 1.0)), 0.0)
 
 
 @triton.jit

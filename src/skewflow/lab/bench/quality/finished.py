@@ -243,11 +243,11 @@ def _check_rates(settings: Iterable[Mapping[str, Any]], method: Method) -> None:
                 f"of runs with {'a' if method.rates else 'no'} learning rate", each["lr"]
             )
         if method.rates:
-            own = each["lr"] / (FACTOR ** each["exponent"] * (1 - each["momentum"]))
-            base = own if base is None else base
-            if not math.isclose(own, base, rel_tol=1e-9):
-                lr, told = each["lr"] * base / own, _told(_setting(each))
-                rule = f"of runs with the learning rate {lr:.6g} at {told}"
+            part = FACTOR ** each["exponent"] * (1 - each["momentum"])
+            base = each["lr"] / part if base is None else base
+            if not math.isclose(each["lr"], base * part, rel_tol=1e-9):
+                told = _told(_setting(each))
+                rule = f"of runs with the learning rate {base * part:.6g} at {told}"
                 raise WrongError(rule, each["lr"])
 
 
