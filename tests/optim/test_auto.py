@@ -11,7 +11,8 @@ from helpers import randn
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._auto import MOST_OPERATIONS, auto_choice
+from skewflow.optim._auto import MOST_OPERATIONS, auto_choice, choice_for
+from skewflow.optim._options import exact_retraction
 from skewflow.optim._single import Single
 
 
@@ -82,14 +83,24 @@ def test_large_weights_take_blocks(monkeypatch, generator):
     )
 
 
-@pytest.mark.parametrize(
-    "options", [{"sampler": "round_robin"}, {"retraction": "cayley"}, {"flow": FlowAdam}], ids=str
-)
+@pytest.mark.parametrize("options", [{"sampler": "round_robin"}, {"retraction": "cayley"}], ids=str)
 def test_what_only_blocks_can_do_has_blocks(options, generator):
     p, optimizer = made(40, generator, **options)
     run(p, optimizer, 2, generator)
     assert "blocks of 2 rows, the largest size" in optimizer.explain()
     assert orthogonality_error(p.detach()) < 1e-5
+
+
+def test_flow_adam_takes_exact_steps_on_a_cpu_and_blocks_on_cuda(generator):
+    p, optimizer = made(40, generator, flow=FlowAdam)
+    run(p, optimizer, 2, generator)
+    assert "exact steps" in optimizer.explain()
+    (group,) = optimizer.param_groups
+    assert choice_for((1, 40, 40), torch.device("cuda"), group).size < 40
+    (sgd,) = made(40, generator)[1].param_groups
+    assert choice_for((1, 40, 40), torch.device("cuda"), sgd).size == 40
+    retractions = [exact_retraction(group, torch.device(kind)) for kind in ("cpu", "cuda")]
+    assert retractions == ["polar", "exp"]
 
 
 def test_the_diagnosis_is_that_of_the_step_that_is_taken(generator):

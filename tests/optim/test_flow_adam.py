@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from helpers import assert_close, randn, scipy_expm
-from skewflow.geometry import haar, orthogonality_error, tangent_project
+from skewflow.geometry import haar, orthogonality_error, project, tangent_project
 from skewflow.geometry.matrices import MatrixView, as_matrices
 from skewflow.kernels.permutation import matching_at, order_at
 from skewflow.nn import orthogonal_
@@ -22,7 +22,7 @@ def weight(shape, generator, dtype=torch.float64):
 def drawn(X, D, s, stream, step):
     """The estimate of Omega that a step draws, as a (d, d) matrix."""
     d = X.shape[0]
-    if s == "dense":
+    if isinstance(s, str):
         return D @ X.mT - X @ D.mT
     if s == 2:
         pairs, alone = matching_at(d, 0, stream, torch.tensor(step))
@@ -34,8 +34,9 @@ def drawn(X, D, s, stream, step):
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (9, 5), (5, 9), (2, 7, 4), (8, 3, 3, 3)], ids=str)
-@pytest.mark.parametrize("s", [2, 3, "dense"])
+@pytest.mark.parametrize("s", [2, 3, "dense", "auto"])
 def test_a_step_is_adams_on_the_planes_it_draws(shape, s, generator):
+    """Those of "auto" are all planes, too: it goes to the nearest point."""
     p = weight(shape, generator)
     optimizer = FlowAdam([p], lr=0.01, betas=BETAS, eps=EPS, block_size=s)
     X = as_matrices(p.detach()).clone()
@@ -47,25 +48,42 @@ def test_a_step_is_adams_on_the_planes_it_draws(shape, s, generator):
         m = BETAS[0] * m + (1 - BETAS[0]) * G
         v = BETAS[1] * v + (1 - BETAS[1]) * G.square().mean(-1)
         D = m / (1 - BETAS[0] ** t)
-        if s == "dense":
+        exact = isinstance(s, str)
+        if exact:
             m = tangent_project(X, m)
         root = (v / (1 - BETAS[1] ** t)).sqrt() + EPS
         for b in range(len(X)):
             W = drawn(X[b], D[b], s, b, t - 1)
             square = root[b].square()
-            if s == "dense" and thin:
+            if exact and thin:
                 W = W / square.mean().sqrt()
             else:
                 W = W / ((square[:, None] + square) / 2).sqrt()
+            if s == "auto":
+                X[b] = project(X[b] - 0.01 * W @ X[b])
+                continue
             R = scipy_expm(-0.01 * W)
             X[b] = R @ X[b]
-            if s != "dense":
+            if not exact:
                 m[b] = R @ m[b]
         optimizer.step()
         assert_close("X", X, as_matrices(p.detach()), factor=10)
 
 
-@pytest.mark.parametrize("block_size", [2, 4, "dense"])
+@pytest.mark.parametrize("lr", [1e-6, 1e-3, 1.0, 1e3, 1e38])
+@pytest.mark.parametrize("shape", [(12, 12), (12, 9), (20, 4), (3, 10, 10)], ids=str)
+def test_exact_steps_of_auto_stay_orthogonal_at_any_rate(lr, shape, generator):
+    p = weight(shape, generator, torch.float32)
+    optimizer = FlowAdam([p], lr=lr)
+    for size in (1.0, 1e-12, 1e12):
+        before = p.detach().clone()
+        p.grad = size * randn(*shape, generator=generator, dtype=torch.float32)
+        optimizer.step()
+        assert orthogonality_error(p.detach()).max() < 1e-6
+        assert lr < 1e-3 or not torch.allclose(p, before, atol=1e-6)
+
+
+@pytest.mark.parametrize("block_size", [2, 4, "dense", "auto"])
 def test_it_rests_where_the_loss_does_though_the_gradient_does_not_vanish(block_size):
     scales = torch.linspace(1, 9, 8, dtype=torch.float64).diag()
     p = nn.Parameter(torch.eye(8, dtype=torch.float64)[:, :3].clone())  # eigenvectors

@@ -5,6 +5,7 @@ alike, and a learning rate means the same in all of them.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -60,13 +61,19 @@ def auto_choice(weight: Weight, group: dict[str, Any]) -> Choice:
     Samplers draw blocks, Cayley's exact step solves a system, and that of FlowAdam cannot be
     captured in a CUDA graph: these have blocks, whatever an exact step would cost.
     """
-    n, d, k = weight.view.matrices
-    size = min(auto_block_size(d, weight.p.device), d)
+    return choice_for(weight.view.matrices, weight.p.device, group)
+
+
+def choice_for(
+    matrices: tuple[int, int, int], device: torch.device, group: Mapping[str, Any]
+) -> Choice:
+    """What it means for matrices (n, d, k) on a device."""
+    n, d, k = matrices
+    size = min(auto_block_size(d, device), d)
     cheapest = "the largest size that costs at most twice SGD"
-    if group["sampler"] != "uniform" or group["retraction"] != "exp" or "betas" in group:
-        return Choice(size, cheapest)
-    most = MOST_OPERATIONS.get(weight.p.device.type)
-    if most is None:
+    most = MOST_OPERATIONS.get(device.type)
+    blocks = group["sampler"] != "uniform" or group["retraction"] != "exp"
+    if blocks or most is None or ("betas" in group and device.type == "cuda"):
         return Choice(size, cheapest)
     operations = 8.0 * n * d * k * k  # of four products
     if operations > most:

@@ -13,7 +13,7 @@ from ..kernels.update import LARGEST_ANGLE
 from ._dense_host import exp_step_on_host
 from ._exponential import FEW_SQUARINGS, expm_minus_identity, frobenius, spectral_bound
 from ._guard import polish_
-from ._polar import polar_step
+from ._polar import nearest_along, polar_step
 from ._tangent import tangent_part
 
 
@@ -41,7 +41,11 @@ def dense_step(
     if moments is not None and not forms_omega(d, k, retraction):
         D, moments = D / moments.mean(-1).sqrt().to(D)[:, None, None], None
     if retraction == "polar":
-        return polar_step(X, D, lr)[0]
+        if moments is None:
+            return polar_step(X, D, lr)[0]
+        if len(X) == 1 and X.device.type == "cpu":  # torch has faster products for one
+            return _nearest_along(X[0], D[0], lr, moments[0])[None]
+        return _nearest_along(X, D, lr, moments)
     if retraction == "exp":
         if len(X) == 1 and X.device.type == "cpu" and moments is None:
             return exp_step(X[0], D[0], float(lr))[0][None]
@@ -78,8 +82,14 @@ def exp_step(
 
 
 def forms_omega(d: int, k: int, retraction: str) -> bool:
-    """Whether a dense step forms the (d, d) generator."""
-    return retraction == "cayley" or (retraction == "exp" and 2 * k >= d)
+    """Whether a dense step forms the (d, d) generator; a polar one does so for second moments."""
+    return retraction == "cayley" or 2 * k >= d
+
+
+def _nearest_along(X: Tensor, D: Tensor, lr: float | Tensor, moments: Tensor) -> Tensor:
+    with users_precision(X):
+        R = _generator(X, D, moments) @ X
+    return nearest_along(X, R, lr)
 
 
 def _exponential_step(
@@ -93,14 +103,14 @@ def _exponential_step(
         return _turned(X, _generator(X, D, moments), lr)
 
 
-def _generator(X: Tensor, D: Tensor, moments: Tensor | None) -> Float[Tensor, "n d d"]:
+def _generator(X: Tensor, D: Tensor, moments: Tensor | None) -> Float[Tensor, "*n d d"]:
     """All of it, with its entries divided by the root mean squares of their rows."""
     with users_precision(X):
         S = D @ X.mT
         omega = S - S.mT
         if moments is not None:
             w = moments.to(omega)
-            omega = omega / ((w[:, :, None] + w[:, None, :]) / 2).sqrt()
+            omega = omega / ((w[..., :, None] + w[..., None, :]) / 2).sqrt()
         return omega
 
 

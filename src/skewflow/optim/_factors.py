@@ -352,7 +352,7 @@ class FactoredSteps:
             largest = torch.linalg.vector_norm(G, ord=float("inf"))
             fine = largest <= LARGEST_GRADIENT[G.dtype]  # which NaN is not
             finite = fine if finite is None else finite & fine
-            retraction = exact_retraction(one.group)
+            retraction = exact_retraction(one.group, X.device)
             X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, retraction))
             if is_due(weight, state, retraction):
                 bring_back_(X)

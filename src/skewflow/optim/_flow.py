@@ -253,8 +253,8 @@ class Flow(torch.optim.Optimizer, ABC):
                 "corrections need the count of steps on the host. Use a block size, or FlowSGD."
             )
         for lot in plan.lots:
-            counted = partial(self._time, lot.weights[0].p.device)
-            retraction = exact_retraction(plan.group)
+            device = lot.weights[0].p.device
+            counted, retraction = partial(self._time, device), exact_retraction(plan.group, device)
             lot.step(plan.update, retraction, counted, plan.left_out, self._store)
         for one in plan.rest:
             if one.weight not in plan.left_out:
@@ -278,7 +278,7 @@ class Flow(torch.optim.Optimizer, ABC):
                 step = self._time(one.weight.p.device)
                 draws = self._peek(plan.group, one)
                 if one.size == "dense":
-                    retraction: Any = exact_retraction(plan.group)
+                    retraction: Any = exact_retraction(plan.group, one.weight.p.device)
                     one.update = replace(one.update, retraction=retraction)
                 reports.append(diagnose(one, self.state[one.weight.p], step, draws))
         return reports

@@ -79,9 +79,15 @@ def block_size_for(block_size: int | str, d: int) -> int | str:
     return block_size if isinstance(block_size, int) and block_size < d else "dense"
 
 
-def exact_retraction(group: dict[str, Any]) -> Literal["exp", "cayley", "polar"]:
-    """How exact steps are taken: "auto" goes to the nearest point, in the fewest products."""
-    polar = group["block_size"] == "auto" and group["retraction"] == "exp" and "betas" not in group
+def exact_retraction(
+    group: dict[str, Any], device: torch.device
+) -> Literal["exp", "cayley", "polar"]:
+    """How exact steps are taken: "auto" goes to the nearest point, in the fewest products.
+
+    On CUDA it gives `FlowAdam` no exact steps but those of matrices with fewer rows than a block.
+    """
+    polar = group["block_size"] == "auto" and group["retraction"] == "exp"
+    polar = polar and ("betas" not in group or device.type == "cpu")
     retraction: Literal["exp", "cayley", "polar"] = group["retraction"]
     return "polar" if polar else retraction
 

@@ -194,7 +194,8 @@ def make_plan(
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
         size = size_of(weight)
         fused = group["sampler"] == "uniform" or size == "dense"
-        key = _bucket_key(weight, state, size, update, exact_retraction(group)) if fused else None
+        retraction = exact_retraction(group, weight.p.device)
+        key = _bucket_key(weight, state, size, update, retraction) if fused else None
         alone = id(weight) if group["foreach"] is False else None
         if key is not None:
             buckets[(*key, alone)].append((weight, state))

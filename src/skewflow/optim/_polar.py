@@ -134,29 +134,55 @@ def _step_on_host(
     S = multiply(X.mT, D)
     # A wide weight lies transposed, and so should R: a pass over two layouts takes longer.
     R = add(D, X, S.mT, alpha=-1, out=torch.empty_like(X) if one else None)
-    short = lr * SHORTEST[X.dtype] <= 1  # whatever has a norm of zero is
-    if short:
-        short = lr * float(torch.linalg.vector_norm(D)) <= LONGEST
-    Y = X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
+    Y = _walked(X, R, D, lr)
     T = None
     if tangent:
         square = X.shape[-2] == X.shape[-1]
         T = torch.mul(R, 0.5, out=out_tangent) if square else tangent_part(X, D, S, out_tangent)
+    return _nearest_on_host(X, Y, out), T
+
+
+def _walked(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
+    """X - lr R, cut to `LONGEST` if it is longer."""
+    short = lr * SHORTEST[X.dtype] <= 1  # whatever has a norm of zero is
+    if short:
+        short = lr * float(torch.linalg.vector_norm(D)) <= LONGEST
+    return X.sub(R, alpha=lr) if short else _cut_step(X, R, D, lr)
+
+
+def _nearest_on_host(X: Tensor, Y: Tensor, out: Tensor | None = None) -> Tensor:
+    """The polar factor of tangent steps from X, with the terms of the series that they need."""
+    one = X.ndim == 2
+    multiply, add = (torch.mm, torch.addmm) if one else (torch.bmm, torch.baddbmm)
     P = multiply(Y.mT, Y)
     P.diagonal(0, -2, -1).sub_(1)
     norm = torch.linalg.vector_norm
     size = float(norm(P) if one else norm(P, dim=(-2, -1)).max())
     allowed = _allowed(X)
     if 3 / 8 * size**2 <= allowed:
-        return add(Y, Y, P, alpha=-0.5, out=out), T
+        return add(Y, Y, P, alpha=-0.5, out=out)
     if 5 / 16 * size**3 <= allowed:
-        return add(Y, Y, add(P, P, P, beta=-0.5, alpha=3 / 8), out=out), T
+        return add(Y, Y, add(P, P, P, beta=-0.5, alpha=3 / 8), out=out)
     if 63 / 256 * size**5 <= allowed:
         P2 = multiply(P, P)
         V = (P2 * (35 / 128)).sub_(P, alpha=5 / 16)
-        return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V), out=out), T
+        return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V), out=out)
     Y = _nearest(X[None], Y[None], P[None])[0] if one else _nearest(X, Y, P)
-    return (Y if out is None else out.copy_(Y)), T
+    return Y if out is None else out.copy_(Y)
+
+
+def nearest_along(
+    X: Float[Tensor, "*n d k"], R: Float[Tensor, "*n d k"], lr: float | Tensor
+) -> Float[Tensor, "*n d k"]:
+    """The nearest points to X - lr R, where R is a skew matrix times X.
+
+    Such a direction is tangent whatever it is made from, so that its own length alone is cut. On a
+    CPU a single matrix may come as one.
+    """
+    with full_precision():
+        if X.device.type == "cpu":
+            return _nearest_on_host(X, _walked(X, R, R, float(lr)))
+        return _retracted(X, R, R, lr)
 
 
 def _retracted(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:

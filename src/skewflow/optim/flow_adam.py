@@ -31,8 +31,9 @@ class FlowAdam(Flow):
         lr: Step size.
         betas: Memory of the first and of the second moment.
         eps: Added to the root of the second moment.
-        block_size: s; "dense"; "auto" for the largest of the sizes measured whose step costs at
-            most twice that of SGD.
+        block_size: s; "dense"; or "auto": on a CPU exact steps where they are cheap, as in
+            `FlowSGD`, else the largest of the sizes measured whose step costs at most twice that of
+            SGD.
         sampler: "uniform", another name, or a `Sampler`.
         retraction: "exp", "cayley", or, for dense steps, "polar".
         maximize: Ascend.

@@ -22,6 +22,7 @@ from skewflow.lab.files import RunError
 from skewflow.lab.report.command import build
 from skewflow.lab.reproduce import command_line, execute
 from skewflow.optim import FlowAdam
+from skewflow.optim._auto import MOST_OPERATIONS
 
 # Importing pogo and geoopt compiles with torch, which warns about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script")
@@ -226,8 +227,10 @@ def test_flow_adam_takes_the_product_of_factors(problem):
     assert racer.curve[-1]["loss"] < racer.curve[0]["loss"] and racer.curve[-1]["error"] < 1e-5
 
 
-def test_the_rates_of_flow_adam_are_those_of_the_blocks_it_chooses():
+def test_the_rates_of_flow_adam_are_those_of_the_blocks_it_chooses(monkeypatch):
     problem = Procrustes(70, device="cpu")
+    assert METHODS["auto-adam"].base(problem) == pytest.approx(0.1 / 70**0.5)
+    monkeypatch.setitem(MOST_OPERATIONS, "cpu", 1.0)
     told = FlowAdam([torch.nn.Parameter(problem.start())], 0.1).explain()
     s = int(re.search(r"blocks of (\d+) rows", told).group(1))
     angle = METHODS["auto-adam"].base(problem) * 69 / (s - 1)
