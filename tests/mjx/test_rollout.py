@@ -195,7 +195,11 @@ def test_half_of_a_batch_goes_on_alone_and_gives_what_the_whole_one_does(generat
     monkeypatch.setattr(mjx_fewer, "HALVINGS", 3)
     monkeypatch.setattr(mjx_fewer, "SMALLEST", 1)
     taken, take = [], mjx_fewer.take
-    watched = lambda given, episodes, rows: taken.append(rows) or take(given, episodes, rows)  # noqa: E731
+
+    def watched(given, episodes, rows):
+        taken.append(rows)
+        return take(given, episodes, rows)
+
     batch = Batch(Spread())
     batch.evaluate(asked, caps)  # compiled: `eval_shape` takes, too
     monkeypatch.setattr(mjx_fewer, "take", watched)

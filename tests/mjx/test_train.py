@@ -156,8 +156,8 @@ def test_the_starts_made_ahead_are_those_of_each_generation(tmp_path, monkeypatc
             return super().evaluate(generations, caps, on_chunk, starts)
 
     monkeypatch.setattr(mjx_train, "Batch", Watched)
-    config = replace(TINY, task=("reacher-hard",), method=("affine",), num_evaluations=2)
-    config = replace(config, common_starts=False)
+    own = {"num_evaluations": 2, "common_starts": False}
+    config = replace(TINY, task=("reacher-hard",), method=("affine",), **own)
     run(tmp_path, config=config)
     drawn = np.concatenate(seen).reshape(-1, 6)
     assert len(np.unique(drawn, axis=0)) == 3 * 3 * 2  # by generation, direction and evaluation

@@ -311,6 +311,17 @@ def _read_metrics(path: Path) -> list[tuple[str, str]]:
     return found
 
 
+def _differences(
+    there: Mapping[str, Any], here: Mapping[str, Any], names: Collection[str]
+) -> list[str]:
+    """The entries of these names that differ, with both values."""
+    return [
+        f"{name} ({there.get(name)!r} there, {here.get(name)!r} here)"
+        for name in names
+        if there.get(name) != here.get(name)
+    ]
+
+
 def _same_config(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
     """Two configurations agree, or the error names where they do not."""
     if found["experiment"] != wanted["experiment"]:
@@ -319,11 +330,7 @@ def _same_config(found: dict[str, Any], wanted: dict[str, Any], folder: Path) ->
             "Choose another folder with --out."
         )
     old, new = found["config"], json.loads(json.dumps(wanted["config"]))
-    differ = [
-        f"{name} ({old.get(name)!r} there, {new.get(name)!r} here)"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
+    differ = _differences(old, new, sorted({*old, *new}))
     if differ:
         raise RunError(
             f"--resume needs the configuration of the run in {folder}, which differs in "
@@ -336,12 +343,7 @@ def _same_machine(
     starts: Sequence[Mapping[str, str]], now: Mapping[str, str], same: Collection[str], folder: Path
 ) -> None:
     """All starts of a run agree in these entries, or the error names where they do not."""
-    differ = [
-        f"{name} ({then.get(name)!r} there, {now.get(name)!r} here)"
-        for name in same
-        for then in starts
-        if then.get(name) != now.get(name)
-    ]
+    differ = [each for then in starts for each in _differences(then, now, same)]
     if differ:
         raise RunError(
             f"--resume needs the machine of the run in {folder}, whose results are seconds: this "

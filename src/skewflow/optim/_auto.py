@@ -56,18 +56,18 @@ class Choice:
 
 
 def auto_choice(weight: Weight, group: dict[str, Any]) -> Choice:
-    """What "auto" means for one weight.
-
-    Samplers draw blocks, Cayley's exact step solves a system, and that of FlowAdam cannot be
-    captured in a CUDA graph: these have blocks, whatever an exact step would cost.
-    """
+    """What "auto" means for one weight."""
     return choice_for(weight.view.matrices, weight.p.device, group)
 
 
 def choice_for(
     matrices: tuple[int, int, int], device: torch.device, group: Mapping[str, Any]
 ) -> Choice:
-    """What it means for matrices (n, d, k) on a device."""
+    """What it means for matrices (n, d, k) on a device.
+
+    Samplers draw blocks, Cayley's exact step solves a system, and on CUDA a graph cannot capture
+    that of FlowAdam: these have blocks, whatever an exact step would cost.
+    """
     n, d, k = matrices
     size = min(auto_block_size(d, device), d)
     cheapest = "the largest size that costs at most twice SGD"

@@ -98,7 +98,7 @@ def half(going: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, ...] | No
     return tuple(rows)
 
 
-@partial(jax.jit)
+@partial(jax.jit)  # to mypy `jax.jit` alone is untyped
 def take(given: Given, episodes: Episodes, rows: tuple[Array, ...]) -> tuple[Given, Episodes]:
     """Some rows of each lot; each has a policy of its own then, (rows, 1, 1, ...)."""
     lots, hidden, flat, at = [], [], [], 0
