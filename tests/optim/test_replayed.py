@@ -229,8 +229,8 @@ def test_a_users_capture_gets_plain_steps(on_cpu, generator, monkeypatch):
 @pytest.mark.parametrize(
     "sizes, device, dtype, expected",
     [
-        ([(1024, 2048), (2048, 1024)], "cuda", torch.float32, True),
-        ([(1024, 2048), (2048, 1024), (2, 2)], "cuda", torch.float32, False),
+        ([(2048, 2048), (2048, 2048)], "cuda", torch.float32, True),
+        ([(2048, 2048), (2048, 2048), (2, 2)], "cuda", torch.float32, False),
         ([(8, 8)], "cuda", torch.float64, False),
         ([(8, 8)], "cpu", torch.float32, False),
     ],
