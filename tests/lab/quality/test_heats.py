@@ -136,3 +136,11 @@ def test_in_the_last_heat_the_leaders_run_several_times_at_their_best_rates():
         "pymanopt": [(0.0, 0.0)] * REPEATS,
     }
     assert last_heat(race | {"runs": []}, OURS) == {}
+
+
+def test_who_was_first_with_one_rate_and_lowest_with_another_runs_in_the_last_heat_with_both():
+    early, low = run("auto", 1e-5, 5e-5, exponent=1), run("auto", 0.5, 1e-5, exponent=0.5)
+    race = {"start": 1.0, "optimum": 0.0, "floor": 1e-6}
+    found = last_heat(race | {"runs": [early, low, run("pogo", 0.1, 1e-4)]}, OURS)
+    assert [s.exponent for s in found["auto"]] == [1] * REPEATS + [0.5] * REPEATS
+    assert len(found["pogo"]) == REPEATS

@@ -83,7 +83,7 @@ def test_auto_and_a_rival_run_again_between_their_rates_then_at_their_best(bench
         assert heats[1] and 2 <= len(heats[2]) <= 4
         assert not rates[1] & rates[2]
         assert all(len(r["curve"]) > 1 or r["failure"] for r in heats[2] + heats[3])
-        assert len(heats[3]) == 3 and len(rates[3]) == 1 and rates[3] < rates[1] | rates[2]
+        assert len(heats[3]) == 3 * len(rates[3]) <= 6 and rates[3] < rates[1] | rates[2]
 
 
 def test_a_stopped_search_goes_on_without_a_trial_done_twice(bench, monkeypatch):

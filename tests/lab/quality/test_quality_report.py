@@ -33,6 +33,7 @@ def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
         for one in many:
             failure = one if isinstance(one, str) else None
             each = {"method": method, "lr": 0.1, "momentum": 0.0, "failure": failure}
+            each |= {"exponent": 0.0}
             each |= {"heat": 3 if len(many) > 1 else 1}
             found["runs"].append(each | {"curve": [] if failure else one})
     names = {**dict.fromkeys(runs), **(excuses or {})}
@@ -136,7 +137,9 @@ def test_auto_that_is_behind_by_hand_is_measured_at_its_own_gap():
     assert near["behind"] == pytest.approx(2 / sooner)
     results = {"problems": [near]}
     assert tables(results)[0].rows[0][-1] == "not reached, 1.27 at its own last gap"
-    assert "by hand on test (not reached, 1.27 at its own last gap)" in verdict(results)
+    assert "by hand nowhere" in verdict(results)
+    far = summary({"auto": curve(1, 0.1, 0.05), "dense": curve(1, 0.05, 0.01), "pogo": rival})
+    assert "by hand on test (not reached, 2 at its own last gap)" in verdict({"problems": [far]})
     lost = summary({"auto": "lost", "dense": curve(1, 0.1, 0.01), "pogo": rival})
     assert "by hand on test (not reached);" in verdict({"problems": [lost]})
     worse = summary({"auto": curve(1, 2, 3), "dense": curve(1, 0.1, 0.01), "pogo": rival})
@@ -173,6 +176,24 @@ def test_of_the_last_heat_the_run_in_the_middle_counts():
     lost = {row["method"]: row for row in most["rows"]}["auto"]
     assert lost["seconds"] is None and lost["final_gap"] is None and lost["note"] == "lost"
     assert most["target"] == 0.02
+
+
+def test_each_setting_of_the_last_heat_counts_by_itself():
+    race = {"shape": [4, 4], "seconds": 2.0, "start": 1.0, "optimum": 0.0, "floor": 1e-6}
+    curves = {0.0: curve(1, 0.02, 0.02), -0.5: curve(1, 0.5, 0.001)}
+    race["runs"] = [
+        {"method": method, "exponent": e, "momentum": 0.0, "lr": 10**e, "heat": 3, "failure": None}
+        | {"curve": curves[e]}
+        for method, e in (("auto", 0.0), ("auto", -0.5), ("pogo", 0.0))
+        for _ in range(3)
+    ]
+    empty = {"excuse": None, "gradient_ms": None, "peak_bytes": None, "remark": None}
+    p = problem_summary("test", race, {"auto": empty, "pogo": empty}, ["auto"])
+    auto, pogo = p["rows"]
+    assert p["target"] == 0.02 and auto["seconds"] == pogo["seconds"] == pytest.approx(1.0)
+    assert auto["runs"] == 3 and auto["final_gap"] == 0.02  # of the first at the target
+    low = problem_summary("test", race, {"auto": empty, "pogo": empty}, ["pogo"])
+    assert low["target"] == 0.001
 
 
 def test_a_summary_of_an_earlier_version_has_tables():

@@ -191,7 +191,8 @@ def test_the_best_setting_races_with_rates_near_it_and_the_best_of_the_other_mom
     best, other = Setting(1, 0.9), Setting(0, 0.0)
     assert finalists(scores, True) == [best, Setting(1.5, 0.9), Setting(0.5, 0.9), other]
     near = [Setting(e, 0.9) for e in (1.5, 0.5, 0)]
-    assert finalists(scores, False) == [best, *near, other]
+    lower = [Setting(e, 0.0) for e in (-0.5, -1)]
+    assert finalists(scores, False) == [best, *near, other, *lower]
     one_left = {Setting(0, 0.0): math.inf, Setting(1, 0.0): 1.0}
     assert finalists(one_left, True) == [Setting(e, 0.0) for e in (1, 1.5, 0.5)]
     assert finalists({Setting(0, 0.0): math.inf}, True) == []

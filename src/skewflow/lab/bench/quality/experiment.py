@@ -83,7 +83,7 @@ class Quality(Experiment[QualityConfig]):
         "cpu": QualityConfig(device="cpu", size="reduced"),
         "paper": QualityConfig(device="cuda"),
     }
-    preset_help = '"quick" takes minutes on a CPU, "cpu" 50 on two cores, "paper" needs a GPU.'
+    preset_help = '"quick" takes minutes on a CPU, "cpu" an hour on two cores, "paper" needs a GPU.'
     parts = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 Rates of the first are half a factor apart, so that of two methods which are close the one wins
 whose grid has met its best rate. A quarter of a factor is left after the second. In the last heat
-those in front run several times with the best setting of each, and what they do there counts.
+those in front run several times with the best settings of each, and what they do there counts.
 """
 
 import math
@@ -15,7 +15,7 @@ from .standing import AUTO, best_final, final, first, with_gaps
 LEADERS = 3
 """How many of ours run again at most, and how many rivals."""
 REPEATS = 3
-"""Runs of each in the last heat, with batches in as many orders."""
+"""Runs of each setting in the last heat, with batches in as many orders."""
 DIGITS = 0.75
 """The part of another gap's digits, -log10 of it, that a gap must have to be close to it."""
 NEAR, FARTHER = 0.25, 0.5
@@ -79,7 +79,10 @@ def second_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, lis
 
 
 def last_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[Setting]]:
-    """Who runs in the end, each several times: the leaders with their best setting of both heats.
+    """Who runs in the end, each several times: the leaders with their best settings of both heats.
+
+    Those are the one that was first at the target, and the one with the least last gap: a rate that
+    comes there first may have a noise that leaves again.
 
     What they do then counts, and what made them leaders does not: the best of many runs was in part
     lucky, with the clock as with the batches, and those who enter more runs are so more often.
@@ -88,10 +91,12 @@ def last_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[
         race: The race of a problem after its second heat.
         ours: Names of our methods; the others are rivals.
     """
-    return {
-        m: [Setting(best["exponent"], best["momentum"])] * REPEATS
-        for m, best in _leaders(race, ours).items()
-    }
+    runs, chosen = with_gaps(race), {}
+    for method, best in _leaders(race, ours).items():
+        lowest = min((r for r in runs if r["method"] == method), key=lambda r: final([r]))
+        settings = [Setting(run["exponent"], run["momentum"]) for run in (best, lowest)]
+        chosen[method] = [s for s in dict.fromkeys(settings) for _ in range(REPEATS)]
+    return chosen
 
 
 def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mapping[str, Any]]:

@@ -6,7 +6,7 @@ next, with many steps between them.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -277,19 +277,27 @@ def finalists(scores: Mapping[Setting, float], deterministic: bool) -> list[Sett
     A grid may meet or miss a method's best rate, and where it lies is luck: so the rates are half
     a factor apart, and both neighbours run. With batches, a run that is longer than a trial may
     want a much lower rate, since the noise stays with a constant one: that of a whole factor below
-    runs, too. Which momentum is better may be luck as well: the best setting with each runs.
+    runs, too. Which momentum is better may be luck as well: the best setting with each runs, with
+    batches at the lower rates, too.
 
     Returns:
-        The best first, and one less of a method without momentum; none if all were lost.
+        The best first, then those with its momentum; none if all were lost.
     """
     found = sorted((s for s in scores if math.isfinite(scores[s])), key=lambda s: scores[s])
     if not found:
         return []
     best = found[0]
-    steps = (0.5, -0.5) if deterministic else (0.5, -0.5, -1)
-    near = [Setting(best.exponent + step, best.momentum) for step in steps]
+    lower = () if deterministic else (-0.5, -1)
     others = {s.momentum: s for s in reversed(found) if s.momentum != best.momentum}
-    return [best, *near, *others.values()]
+    chosen = [best, *_beside(best, (0.5, -0.5) if deterministic else (0.5, *lower))]
+    for other in others.values():
+        chosen += [other, *_beside(other, lower)]
+    return chosen
+
+
+def _beside(setting: Setting, steps: Iterable[float]) -> list[Setting]:
+    """The same momentum at other rates."""
+    return [Setting(setting.exponent + step, setting.momentum) for step in steps]
 
 
 def warm_up(

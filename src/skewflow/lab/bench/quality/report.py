@@ -136,7 +136,11 @@ def verdict(results: Mapping[str, Any]) -> str:
     else:
         parts.append('no problem has both "auto" and a rival')
     behind = {p["name"]: p.get("behind") for p in problems}
-    slow = [f"{name} ({_times(r, behind[name])})" for name, r in own.items() if r > BY_HAND]
+    slow = [
+        f"{name} ({_times(r, behind[name])})"
+        for name, r in own.items()
+        if min(r, behind[name] or math.inf) > BY_HAND  # at the gap to which both come
+    ]
     if own:
         where = f"on {', '.join(slow)}" if slow else "nowhere"
         parts.append(f"more than {BY_HAND:g} times slower than our best choice by hand {where}")

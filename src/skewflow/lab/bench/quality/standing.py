@@ -64,18 +64,17 @@ Entry = Sequence[Mapping[str, Any]]
 
 
 def entries(runs: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """What counts of all runs: of a method those of the last heat together, else each by itself.
+    """What counts of all runs: of a method in the last heat its runs there, else each by itself.
 
     A run that was picked out of many since it was fast may have been lucky. Those of the last heat
-    were picked before they ran.
+    were picked before they ran; there all with one setting belong together.
     """
-    last = {run["method"] for run in runs if run.get("heat") == LAST}
-    alone: list[Entry] = [[run] for run in runs if run["method"] not in last]
-    return alone + [
-        [run for run in runs if (run["method"], run.get("heat")) == (method, LAST)]
-        for method in dict.fromkeys(run["method"] for run in runs)
-        if method in last
-    ]
+    last = [run for run in runs if run.get("heat") == LAST]
+    methods = {run["method"] for run in last}
+    together: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for run in last:
+        together.setdefault((run["method"], run["exponent"], run["momentum"]), []).append(run)
+    return [*([run] for run in runs if run["method"] not in methods), *together.values()]
 
 
 def _last_gap(run: Mapping[str, Any]) -> float:
