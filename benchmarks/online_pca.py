@@ -2,9 +2,10 @@
 
 ``python benchmarks/online_pca.py [--device cuda] [--save]`` takes Landing's 15000 samples of 5000
 features in batches of 128. Each method searches its learning rate, with and without momentum, for
-the least time to the gap; then its best setting runs some times, in turn with the other's. POGO's
-steps and gradients may use TF32, FlowSGD's are those of float32. A clock stands still while a loss
-is evaluated. ``--save`` writes ``benchmarks/data/online_pca.json``.
+the least time to the gap; then its best setting runs some times, in turn with the other's. Products
+may use TF32: those of gradients and of POGO's steps do, those of FlowSGD's steps are as exact as
+float32 ones whatever is allowed. A clock stands still while a loss is evaluated. ``--save`` writes
+``benchmarks/data/online_pca.json``.
 """
 
 import argparse
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 
-from skewflow.geometry.precision import full_precision
 from skewflow.lab.bench.quality.methods import METHODS
 from skewflow.lab.bench.quality.problem import Problem
 from skewflow.lab.bench.quality.race import Racer, Setting, begin, climb, warm_up
@@ -34,17 +34,13 @@ LONGEST = 3.0
 """Seconds after which a run is given up."""
 LOOKS = 60
 """Evaluations of a run of that length, evenly spaced on a logarithmic scale from 1/300 of it on."""
-NAMES = {"auto": False, "pogo": True}
-"""Who runs, and whether with products in TF32."""
+NAMES = ("auto", "pogo")
+"""Who runs."""
 
 
 @contextmanager
-def products(coarse: bool) -> Iterator[None]:
-    """Products of float32 matrices in TF32, or in true float32."""
-    if not coarse:
-        with full_precision():
-            yield
-        return
+def coarse_products() -> Iterator[None]:
+    """Products of float32 matrices in TF32 where somebody does not ask for more."""
     matmul = torch.backends.cuda.matmul
     before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
     try:
@@ -65,7 +61,7 @@ def seconds_to(
     scale = racer.curve[0]["loss"] - optimum
     points = [(0.0, 0.0, 1.0)]
     for n in range(LOOKS):
-        with products(NAMES[name]):
+        with coarse_products():
             racer.advance(LONGEST * 300 ** (n / (LOOKS - 1) - 1))
         if racer.failure is not None or racer.away is not None:
             return math.inf, None
@@ -82,7 +78,7 @@ def search(problem: Problem, name: str, gap: float) -> tuple[Setting, float]:
     """The setting that is first at the gap; slower ones are given up at twice its time."""
     best = Setting(0, 0.0), math.inf
     for momentum in (0.0, 0.9):
-        with products(NAMES[name]):
+        with coarse_products():
             warm_up(problem, METHODS[name], Setting(-4, momentum))
 
         def score(exponent: float, momentum: float = momentum) -> float:
@@ -113,7 +109,6 @@ def measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
                 row[method] = {
                     "lr": setting.lr(METHODS[method], problem),
                     "momentum": setting.momentum,
-                    "tf32": NAMES[method],
                     "steps": racer.steps,
                     "error": racer.curve[-1]["error"],
                     "seconds": times[method],

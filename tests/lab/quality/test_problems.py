@@ -218,7 +218,7 @@ def test_many_columns_may_be_away_by_more_than_one_in_all():
     assert error == pytest.approx(0.21)
 
 
-def test_one_method_ends_in_minima_of_the_assignment_that_are_farther_apart_than_its_floor():
+def test_one_method_ends_in_minima_of_the_assignment_that_are_as_far_apart_as_its_floor():
     problem, ends = Assignment(60, device="cpu"), []
     for seed in range(5):
         X = haar(60, generator=torch.Generator().manual_seed(seed))
@@ -230,8 +230,8 @@ def test_one_method_ends_in_minima_of_the_assignment_that_are_farther_apart_than
         Y, _ = on_manifold(p)
         ends.append(problem.loss(Y))
     gaps = (torch.tensor(ends) - min(ends)) / (problem.loss(problem.start().double()) - min(ends))
-    assert gaps.std() > 0.5 * SUITE["assignment"].floor
-    assert gaps.max() < 5 * SUITE["assignment"].floor  # and not so large that it hides progress
+    floor = SUITE["assignment"].floor
+    assert 0.5 * floor < gaps.max() < 2 * floor  # it hides luck, and no progress
 
 
 def test_a_point_that_is_far_or_not_finite_has_none():

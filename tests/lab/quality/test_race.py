@@ -83,6 +83,17 @@ def test_the_clock_stands_still_while_a_loss_is_evaluated(clock):
     assert [(p["seconds"], p["steps"]) for p in run.curve] == [(0, 0), (10, 10), (25, 25)]
 
 
+def test_a_run_is_seen_at_the_end_of_an_epoch_where_that_is_little_more(clock):
+    problem = Fake(clock)
+    problem.epoch = 8
+    run = racer(clock, problem=problem)
+    for until in (5.0, 15.0, 47.0, 73.0, 81.0):
+        run.advance(until)
+    # To go on from 5 to 8 would be more than a tenth, from 73 to 80 it is less.
+    assert [p["steps"] for p in run.curve] == [0, 5, 16, 48, 80, 88]
+    assert [p["seconds"] for p in run.curve] == [0, 5, 16, 48, 80, 88]
+
+
 def test_all_take_turns_from_one_look_to_the_next(clock):
     log = []
     race([racer(clock, log=log, name="a"), racer(clock, log=log, name="b")], 4000.0, lambda: None)

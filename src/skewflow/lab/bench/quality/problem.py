@@ -28,6 +28,8 @@ class Problem(ABC):
     """The least loss; None where nobody knows it."""
     deterministic = True
     """Whether every gradient is that of the whole loss."""
+    epoch = 1
+    """Steps in which every sample is seen once."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str, seed: int = 0) -> None:
         self.shape, self.device, self.seed = shape, torch.device(device), seed

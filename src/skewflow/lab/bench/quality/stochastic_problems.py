@@ -33,9 +33,14 @@ class Batches(Problem):
         self.batch = batch
         self._number, self._epoch = 0, -1
 
+    @property
+    def epoch(self) -> int:  # type: ignore[override]
+        """Steps in which every sample is seen once, but for those of a last batch in part."""
+        return len(self.data) // self.batch
+
     def rows(self, step: int) -> Tensor:
         """Indices of the samples of a step; every epoch has an order of its own."""
-        epoch, place = divmod(step, len(self.data) // self.batch)
+        epoch, place = divmod(step, self.epoch)
         if epoch != self._epoch:
             g = spawn(self.seed, "order", self._number, epoch)
             order = torch.randperm(len(self.data), generator=g)
@@ -91,7 +96,7 @@ class OnlinePCA(Batches):
 
     def factors(self, X: Float[Tensor, "d k"], step: int) -> Factors:
         """-Z^T / b and (Z X)^T."""
-        Z = self.data[self.rows(step)]
+        Z = self.data.index_select(0, self.rows(step))
         return Z.mT * (-self.unit / self.batch), (Z @ X).mT
 
     def loss(self, X: Float[Tensor, "d k"]) -> float:
@@ -140,7 +145,7 @@ class ICA(Batches):
 
     def factors(self, X: Float[Tensor, "d d"], step: int) -> Factors:
         """Z^T / b and tanh(Z X)^T."""
-        Z = self.data[self.rows(step)]
+        Z = self.data.index_select(0, self.rows(step))
         return Z.mT * (self.unit / self.batch), (Z @ X).tanh_().mT
 
     def loss(self, X: Float[Tensor, "d d"]) -> float:
@@ -175,8 +180,8 @@ class WideLinear(Batches):
     def factors(self, X: Float[Tensor, "d d"], step: int) -> Factors:
         """Z^T / b and (Z X - Z X*)^T."""
         rows = self.rows(step)
-        Z = self.data[rows]
-        return Z.mT * (self.unit / self.batch), (Z @ X).sub_(self.labels[rows]).mT
+        Z = self.data.index_select(0, rows)
+        return Z.mT * (self.unit / self.batch), (Z @ X).sub_(self.labels.index_select(0, rows)).mT
 
     def loss(self, X: Float[Tensor, "d d"]) -> float:
         """Half the expected squared distance of the outputs."""
