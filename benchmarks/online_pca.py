@@ -3,9 +3,9 @@
 ``python benchmarks/online_pca.py [--device cuda] [--save]`` takes Landing's 15000 samples of 5000
 features in batches of 128. Each method searches its learning rate, with and without momentum, for
 the least time to the gap; then its best setting runs some times, in turn with the other's. Products
-may use TF32: those of gradients and of POGO's steps do, those of FlowSGD's steps are as exact as
-float32 ones whatever is allowed. A clock stands still while a loss is evaluated. ``--save`` writes
-``benchmarks/data/online_pca.json``.
+may use TF32: those of gradients and of POGO's steps do, and in exact steps of FlowSGD those of the
+direction; those of factored ones are as exact as float32's. A clock stands still while a loss is
+evaluated. ``--save`` writes ``benchmarks/data/online_pca.json``.
 """
 
 import argparse

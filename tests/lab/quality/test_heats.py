@@ -101,7 +101,7 @@ def test_who_ends_with_three_quarters_of_the_digits_is_close():
 def test_of_both_sides_as_many_lead_at_most():
     own = [run(name, 1e-6 * n) for n, name in enumerate(OURS, 1)]
     rivals = [run(name, 1e-6 * n) for n, name in enumerate("abcde", 1)]
-    assert list(again(*reversed(own), *rivals)) == ["auto", "auto-adam", "s=2", "a", "b", "c"]
+    assert list(again(*reversed(own), *rivals)) == ["auto", "s=2", "auto-adam", "a", "b", "c"]
     behind = [run("auto", 0.5), *own[1:]]
     assert list(again(*behind)) == ["auto-adam", "s=2", "s=16"] and LEADERS == 3
     assert list(again(behind[0], *own[2:])) == ["auto", "s=2", "s=16"]
@@ -144,3 +144,16 @@ def test_who_was_first_with_one_rate_and_lowest_with_another_runs_in_the_last_he
     found = last_heat(race | {"runs": [early, low, run("pogo", 0.1, 1e-4)]}, OURS)
     assert [s.exponent for s in found["auto"]] == [1] * REPEATS + [0.5] * REPEATS
     assert len(found["pogo"]) == REPEATS
+    early, low = run("auto", 1e-7, exponent=1), run("auto", 1e-6, 1e-8, exponent=0.5)
+    found = last_heat(race | {"runs": [early, low, run("pogo", 0.1, 1e-7)]}, OURS)
+    assert [s.exponent for s in found["auto"]] == [1] * REPEATS  # below the floor all are alike
+
+
+def test_the_choice_by_hand_that_ends_lowest_leads_though_others_were_sooner():
+    sooner = [run(name, 1e-5, 1e-5) for name in ("auto", "auto-adam", "s=2", "s=16")]
+    assert list(again(*sooner, run("dense", 0.1, 1e-6), run("pogo", 1e-4))) == [
+        "auto",
+        "dense",
+        "auto-adam",
+        "pogo",
+    ]

@@ -218,6 +218,17 @@ def test_many_columns_may_be_away_by_more_than_one_in_all():
     assert error == pytest.approx(0.21)
 
 
+def test_another_order_of_the_assignment_is_another_start_of_the_same_loss():
+    problem = Assignment(6, device="cpu")
+    first, other, again = (problem.fresh(order) for order in (0, 1, 1))
+    assert torch.equal(first.start(), problem.start())
+    assert torch.equal(other.start(), again.start()) and orthogonality_error(other.start()) < 1e-5
+    assert not torch.equal(other.start(), first.start())
+    X = other.start()
+    assert other.loss(X.double()) == problem.loss(X.double())
+    assert torch.equal(other.gradient(X, 0), problem.gradient(X, 0))
+
+
 def test_one_method_ends_in_minima_of_the_assignment_that_are_as_far_apart_as_its_floor():
     problem, ends = Assignment(60, device="cpu"), []
     for seed in range(5):

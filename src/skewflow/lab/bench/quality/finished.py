@@ -64,9 +64,14 @@ ALIKE = 1e-4
 """How far losses of the same point may differ from machine to machine, relative to them."""
 
 
+RULES = 2
+"""Goes up when cells of before are not of one table with those of now, and do not show it."""
+
+
 def asked(entry: Entry, size: Size, seconds: float | None) -> dict[str, Any]:
     """What every cell of a problem records of what it was asked for."""
     return {
+        "rules": RULES,
         "sizes": json.loads(json.dumps(entry.sizes(size))),  # as a file gives them back
         "seconds": seconds or entry.budget(size),
         "floor": entry.floor,

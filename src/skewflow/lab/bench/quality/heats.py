@@ -82,7 +82,7 @@ def last_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[
     """Who runs in the end, each several times: the leaders with their best settings of both heats.
 
     Those are the one that was first at the target, and the one with the least last gap: a rate that
-    comes there first may have a noise that leaves again.
+    comes there first may be too noisy to go lower. Gaps below the floor are alike.
 
     What they do then counts, and what made them leaders does not: the best of many runs was in part
     lucky, with the clock as with the batches, and those who enter more runs are so more often.
@@ -93,7 +93,8 @@ def last_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[
     """
     runs, chosen = with_gaps(race), {}
     for method, best in _leaders(race, ours).items():
-        lowest = min((r for r in runs if r["method"] == method), key=lambda r: final([r]))
+        own = [best, *(run for run in runs if run["method"] == method)]
+        lowest = min(own, key=lambda run: max(race["floor"], final([run])))
         settings = [Setting(run["exponent"], run["momentum"]) for run in (best, lowest)]
         chosen[method] = [s for s in dict.fromkeys(settings) for _ in range(REPEATS)]
     return chosen
@@ -104,8 +105,9 @@ def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mappin
 
     The target is the best final gap of the rivals, or the floor where it is below. In front are
     those who come to it, the first of them first, then the others by their final gaps. Of ours the
-    first of "auto" leads and then the others in front, of the rivals those in front; all but the
-    first of a side only if they come to the target or end close to it.
+    first of "auto" leads, then the choice by hand with the least last gap, which "auto" has to come
+    to, and then the others in front, of the rivals those in front; all but the first of a side only
+    if they come to the target or end close to it.
     """
     runs = with_gaps(race)
     rivals = [[run] for run in runs if run["method"] not in ours]
@@ -121,10 +123,13 @@ def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mappin
             best[method] = entry[0]
             place[method] = (math.inf if seconds is None else seconds, final(entry))
     order = sorted(best, key=lambda method: place[method])
-    auto = [m for m in order if m in AUTO][:1]
+    least = {m: min(final([run]) for run in runs if run["method"] == m) for m in order}
+    by_hand = [m for m in order if m in ours and m not in AUTO]
+    first_ones = [m for m in order if m in AUTO][:1]
+    first_ones += sorted(by_hand, key=lambda m: max(race["floor"], least[m]))[:1]
     leaders: list[str] = []
     for side in (
-        [*auto, *(m for m in order if m in ours and m not in auto)],
+        [*first_ones, *(m for m in order if m in ours and m not in first_ones)],
         [m for m in order if m not in ours],
     ):
         close = [m for m in side[1:] if place[m][0] < math.inf or _is_close(place[m][1], target)]

@@ -1,5 +1,7 @@
 """Problems whose gradients are exact: Procrustes, PCA, Brockett, quadratic assignment."""
 
+from copy import copy
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -107,7 +109,8 @@ class Assignment(Problem):
     r"""$\min \mathrm{tr}(A^\top (X \circ X) B (X \circ X)^\top) / 2$ on O(d), Gaussian A and B.
 
     RSDM's relaxation of a quadratic assignment problem of n = 1000. It has many local minima, and
-    nobody knows the least: the best point that any method finds stands for it.
+    nobody knows the least: the best point that any method finds stands for it. To which of them a
+    run goes is luck, so that every order has a start of its own.
     """
 
     def __init__(self, d: int, *, device: torch.device | str, seed: int = 0) -> None:
@@ -116,6 +119,15 @@ class Assignment(Problem):
         self.A, self.B = (torch.randn(d, d, generator=g).to(self.device) for _ in range(2))
         self._A, self._B = self.A.double(), self.B.double()
         self.normalise()
+
+    def fresh(self, order: int = 0) -> "Assignment":
+        """The same loss, from the start of that number."""
+        if order == 0:
+            return self
+        own = copy(self)
+        own._start = haar(self.shape[-1], generator=spawn(self.seed, "start", order))
+        own._start = own._start.to(self.device, torch.float32)
+        return own
 
     def gradient(self, X: Float[Tensor, "d d"], step: int) -> Float[Tensor, "d d"]:
         """X o (A^T S B + A S B^T) with S = X o X; of A and B, two products are of both sides."""

@@ -29,7 +29,7 @@ class Problem(ABC):
     deterministic = True
     """Whether every gradient is that of the whole loss."""
     epoch = 1
-    """Steps in which every sample is seen once."""
+    """Steps in which every sample is seen once; 1 where samples do not come back."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str, seed: int = 0) -> None:
         self.shape, self.device, self.seed = shape, torch.device(device), seed
@@ -69,7 +69,8 @@ class Problem(ABC):
         """A problem for one run: another one where gradients have a memory, or batches an order.
 
         Args:
-            order: Number of the order in which batches come; the start is the same in all.
+            order: Number of the order in which batches come; the start is the same in all, but for
+                a loss with many minima.
         """
         return self
 

@@ -32,7 +32,8 @@ SMALLEST_GAP = 1e-9
 LOOKS = 24
 """Evaluations of a run, evenly spaced on a logarithmic scale from 1/200 of it on."""
 LITTLE = 0.1
-"""The part of a run's steps that it goes on for to be seen at the end of an epoch."""
+"""The part of a run's steps that it goes on for to be seen at the end of an epoch: those with ten
+epochs or more always are. Who has fewer is on his way, where noise is little of a gap."""
 PAUSE = 0.04
 """Seconds before a turn on a CPU: the threads of the one before, which may be those of another
 library, wait busily for more work for a while, on the same cores."""
@@ -291,7 +292,7 @@ def finalists(scores: Mapping[Setting, float], deterministic: bool) -> list[Sett
     batches at the lower rates, too.
 
     Returns:
-        The best first, then those with its momentum; none if all were lost.
+        The best first, then those with its momentum, then the others; none if all were lost.
     """
     found = sorted((s for s in scores if math.isfinite(scores[s])), key=lambda s: scores[s])
     if not found:

@@ -62,7 +62,7 @@ def problem_summary(
         "known_optimum": race["optimum"] is not None,
         "target": target,
         "own_target": own_target,
-        "behind": _behind(autos, by_hand, own_target, race["seconds"]),
+        "behind": _behind(autos, by_hand, own_target),
         "best_peer": None if best is None else best["method"],
         "by_hand": None if hand is None else hand["method"],
         "rows": rows,
@@ -74,13 +74,8 @@ def _target(found: Sequence[Entry], floor: float) -> float | None:
     return best_final([entry for entry in found if len(entry) > 1] or found, floor)
 
 
-def _behind(
-    autos: Sequence[Entry],
-    by_hand: Sequence[Entry],
-    target: float | None,
-    seconds: float,
-) -> float | None:
-    """A whole run over the time after which our choices by hand had the best final gap of "auto".
+def _behind(autos: Sequence[Entry], by_hand: Sequence[Entry], target: float | None) -> float | None:
+    """The run of "auto" over the time after which our choices by hand had its best final gap.
 
     How much slower "auto" is where it does not come to their gap; None where it does, or where it
     has made no progress at all.
@@ -89,7 +84,8 @@ def _behind(
     if gap is None or target is None or not target < gap < 1:
         return None
     sooner, _, _ = first(by_hand, gap)
-    return None if sooner is None else seconds / max(sooner, TINY)
+    whole = typical(min(autos, key=final), None)["points"][-1][0]
+    return None if sooner is None else whole / max(sooner, TINY)
 
 
 def which_auto(problem: Mapping[str, Any], to: str = "seconds") -> str | None:
@@ -136,14 +132,14 @@ def verdict(results: Mapping[str, Any]) -> str:
     else:
         parts.append('no problem has both "auto" and a rival')
     behind = {p["name"]: p.get("behind") for p in problems}
-    slow = [
-        f"{name} ({_times(r, behind[name])})"
-        for name, r in own.items()
-        if min(r, behind[name] or math.inf) > BY_HAND  # at the gap to which both come
-    ]
+    late = {n: f"{n} ({_times(r, behind[n])})" for n, r in own.items() if r > BY_HAND}
+    near = [n for n in late if (behind[n] or math.inf) <= BY_HAND]  # at a gap to which both come
+    slow = [late[n] for n in late if n not in near]
     if own:
         where = f"on {', '.join(slow)}" if slow else "nowhere"
         parts.append(f"more than {BY_HAND:g} times slower than our best choice by hand {where}")
+    if near:
+        parts.append(f"behind that choice by less on {', '.join(late[n] for n in near)}")
     if any(r["method"] == AUTO[1] for p in problems for r in p["rows"]):
         adam = [p["name"] for p in problems if which_auto(p) == AUTO[1]]
         where = f"FlowAdam on {', '.join(adam)}" if adam else "FlowSGD everywhere"
@@ -164,10 +160,10 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         "problems",
         'Seconds until the best final gap of the best rival, of that rival and of "auto", the '
         "ratio; then the same for the best of our own choices by hand and its gap; where "
-        '"auto" does not come to that, it says so, with a whole run over the time after which '
-        'those had the best final gap of "auto". Of those in front, of ours and of the rivals, '
-        f"{REPEATS} runs of a last heat count, with batches in {REPEATS} orders, by the one in the "
-        "middle. "
+        '"auto" does not come to that, it says so, with its whole run over the time after which '
+        "those had its best final gap. Of those in front, of ours and of the rivals, a last heat "
+        f"counts, {REPEATS} runs of each of one or two settings, with batches in {REPEATS} orders, "
+        "by the one in the middle. "
         "Like a library "
         'with SGD and Adam, "auto" enters with FlowSGD (auto) and FlowAdam (auto-adam), and the '
         "better one counts, which is named. A gap is "
@@ -300,9 +296,10 @@ def _row(
     if run["failure"] is not None:
         return row | {"note": run["failure"]}
     taken, count, _ = run["points"][-1]
+    ended = [r for e in (found if len(entry) > 1 else [entry]) for r in e if r["failure"] is None]
     return row | {
         "final_gap": final(entry),
-        "error": max(each["curve"][-1]["error"] for each in entry if each["failure"] is None),
+        "error": max(each["curve"][-1]["error"] for each in ended),
         "ms": 1e3 * taken / count,
     }
 

@@ -35,7 +35,7 @@ class Batches(Problem):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """Steps in which every sample is seen once, but for those of a last batch in part."""
+        """Steps in which samples are seen once; those that do not fill a batch are left out."""
         return len(self.data) // self.batch
 
     def rows(self, step: int) -> Tensor:
