@@ -84,9 +84,10 @@ def test_the_clock_stands_still_while_a_loss_is_evaluated(clock):
 
 
 def test_a_run_is_seen_at_the_end_of_an_epoch_where_that_is_little_more(clock):
-    problem = Fake(clock)
-    problem.epoch = 8
-    run = racer(clock, problem=problem)
+    class Again(Fake):
+        epoch = 8
+
+    run = racer(clock, problem=Again(clock))
     for until in (5.0, 15.0, 47.0, 73.0, 81.0):
         run.advance(until)
     # To go on from 5 to 8 would be more than a tenth, from 73 to 80 it is less.

@@ -102,7 +102,7 @@ def shorten_a_curve(cell):
         ),
         ("race", put("optimum", None), "the same 'optimum' as .*: got None"),
         ("race", put("start", 7.0), "the same 'start' as .*: got 7.0"),
-        ("race", lambda cell: cell["runs"].pop(), "a race whose heat 3 has .* runs, by method"),
+        ("race", lambda cell: cell["runs"].pop(), "whose heat 3 has (6|9|12) runs, by method"),
         ("race", lambda cell: cell["runs"].pop(0), "a race whose heat 1 has a run of auto at"),
         ("race", put("runs", []), "a race whose heat 1 has a run of auto at .*: got '0 runs, not"),
         ("race", shorten_a_curve, "the run of .* takes 0.02 seconds, is solved or fails"),

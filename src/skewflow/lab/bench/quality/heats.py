@@ -94,7 +94,7 @@ def last_heat(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, list[
     runs, chosen = with_gaps(race), {}
     for method, best in _leaders(race, ours).items():
         own = [best, *(run for run in runs if run["method"] == method)]
-        lowest = min(own, key=lambda run: max(race["floor"], final([run])))
+        lowest = min(own, key=lambda run: _end(run, race["floor"]))
         settings = [Setting(run["exponent"], run["momentum"]) for run in (best, lowest)]
         chosen[method] = [s for s in dict.fromkeys(settings) for _ in range(REPEATS)]
     return chosen
@@ -123,10 +123,12 @@ def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mappin
             best[method] = entry[0]
             place[method] = (math.inf if seconds is None else seconds, final(entry))
     order = sorted(best, key=lambda method: place[method])
-    least = {m: min(final([run]) for run in runs if run["method"] == m) for m in order}
     by_hand = [m for m in order if m in ours and m not in AUTO]
+    least = {
+        m: min(_end(run, race["floor"]) for run in runs if run["method"] == m) for m in by_hand
+    }
     first_ones = [m for m in order if m in AUTO][:1]
-    first_ones += sorted(by_hand, key=lambda m: max(race["floor"], least[m]))[:1]
+    first_ones += sorted(by_hand, key=lambda m: least[m])[:1]
     leaders: list[str] = []
     for side in (
         [*first_ones, *(m for m in order if m in ours and m not in first_ones)],
@@ -135,6 +137,11 @@ def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mappin
         close = [m for m in side[1:] if place[m][0] < math.inf or _is_close(place[m][1], target)]
         leaders += [*side[:1], *close][:LEADERS]
     return {m: best[m] for m in leaders}
+
+
+def _end(run: Mapping[str, Any], floor: float) -> float:
+    """The last gap of a run; those below the floor are alike."""
+    return max(floor, final([run]))
 
 
 def _around(best: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[Setting]:

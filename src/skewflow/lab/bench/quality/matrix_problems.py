@@ -125,8 +125,8 @@ class Assignment(Problem):
         if order == 0:
             return self
         own = copy(self)
-        own._start = haar(self.shape[-1], generator=spawn(self.seed, "start", order))
-        own._start = own._start.to(self.device, torch.float32)
+        X = haar(self.shape[-1], generator=spawn(self.seed, "start", order))
+        own._start = X.to(self.device, torch.float32)
         return own
 
     def gradient(self, X: Float[Tensor, "d d"], step: int) -> Float[Tensor, "d d"]:

@@ -28,14 +28,17 @@ class Problem(ABC):
     """The least loss; None where nobody knows it."""
     deterministic = True
     """Whether every gradient is that of the whole loss."""
-    epoch = 1
-    """Steps in which every sample is seen once; 1 where samples do not come back."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str, seed: int = 0) -> None:
         self.shape, self.device, self.seed = shape, torch.device(device), seed
         self.unit = 1.0
         """What gradients are multiplied with."""
         self._start: Tensor | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Steps in which every sample is seen once; 1 where samples do not come back."""
+        return 1
 
     def start(self) -> Float[Tensor, "*batch d k"]:
         """The first point: Haar, a copy of its own at each call."""

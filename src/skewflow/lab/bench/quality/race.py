@@ -88,8 +88,7 @@ class Racer:
         """Take steps until the clock shows `until`, then look. A failed run does nothing.
 
         It goes on to the end of an epoch where that is little: over an epoch the noise of its
-        batches cancels, and between two ends a gap that is mostly noise goes up and down by a
-        factor of four.
+        batches cancels, and between two ends a gap that is mostly noise goes up and down.
         """
         if not self.has_turn(until):
             return

@@ -132,14 +132,10 @@ def verdict(results: Mapping[str, Any]) -> str:
     else:
         parts.append('no problem has both "auto" and a rival')
     behind = {p["name"]: p.get("behind") for p in problems}
-    late = {n: f"{n} ({_times(r, behind[n])})" for n, r in own.items() if r > BY_HAND}
-    near = [n for n in late if (behind[n] or math.inf) <= BY_HAND]  # at a gap to which both come
-    slow = [late[n] for n in late if n not in near]
+    slow = [f"{name} ({_times(r, behind[name])})" for name, r in own.items() if r > BY_HAND]
     if own:
         where = f"on {', '.join(slow)}" if slow else "nowhere"
         parts.append(f"more than {BY_HAND:g} times slower than our best choice by hand {where}")
-    if near:
-        parts.append(f"behind that choice by less on {', '.join(late[n] for n in near)}")
     if any(r["method"] == AUTO[1] for p in problems for r in p["rows"]):
         adam = [p["name"] for p in problems if which_auto(p) == AUTO[1]]
         where = f"FlowAdam on {', '.join(adam)}" if adam else "FlowSGD everywhere"

@@ -34,7 +34,7 @@ class Batches(Problem):
         self._number, self._epoch = 0, -1
 
     @property
-    def epoch(self) -> int:  # type: ignore[override]
+    def epoch(self) -> int:
         """Steps in which samples are seen once; those that do not fill a batch are left out."""
         return len(self.data) // self.batch
 

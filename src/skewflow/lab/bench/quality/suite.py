@@ -60,7 +60,7 @@ SUITE: dict[str, Entry] = {
     ),
     "batched-procrustes": Entry(Procrustes, (100, (200,)), (50, (40,)), (24, (20,)), (0.7, 1.5)),
     "ica": Entry(ICA, (50000, 256, 128), (10000, 128, 64), (5000, 64, 32), (1.0, 1.5), 1e-4),
-    # From eight starts one setting ends in minima up to 0.034 apart (200 rows): in which is luck.
+    # One setting ends in minima as far apart as its floor, from start to start: which is luck.
     "assignment": Entry(Assignment, (1000,), (200,), (100,), (0.5, 1.5), 5e-2),
     "brockett": Entry(Brockett, (512,), (200,), (100,), (0.7, 1.5)),
     "wide-linear": Entry(WideLinear, (4096, 256), (512, 64), (256, 32), (0.5, 1.5)),
