@@ -131,17 +131,29 @@ def test_without_rivals_there_is_nothing_to_compare():
 
 def test_auto_that_is_behind_by_hand_is_measured_at_its_own_gap():
     rival = curve(1, 0.9, 0.8)
-    near = summary({"auto": curve(1, 0.1, 0.02), "dense": curve(1, 0.05, 0.01), "pogo": rival})
-    assert near["own_target"] == 0.01
-    sooner = 1 + math.log(0.05 / 0.02) / math.log(5)  # where "dense" had 0.02
+    near = summary({"auto": curve(1, 0.1, 0.025), "dense": curve(1, 0.05, 0.01), "pogo": rival})
+    assert near["own_target"] == pytest.approx(0.05 / 5 ** (2 / 1.3 - 1))
+    sooner = 1 + math.log(0.05 / 0.025) / math.log(5)  # where "dense" had 0.025
     assert near["behind"] == pytest.approx(2 / sooner)
     results = {"problems": [near]}
-    assert tables(results)[0].rows[0][-1] == "not reached, 1.27 at its own last gap"
-    assert "by hand on test (not reached, 1.27 at its own last gap)" in verdict(results)
+    assert tables(results)[0].rows[0][-1] == "not reached, 1.4 at its own last gap"
+    assert "by hand on test (not reached, 1.4 at its own last gap)" in verdict(results)
     lost = summary({"auto": "lost", "dense": curve(1, 0.1, 0.01), "pogo": rival})
     assert "by hand on test (not reached);" in verdict({"problems": [lost]})
     worse = summary({"auto": curve(1, 2, 3), "dense": curve(1, 0.1, 0.01), "pogo": rival})
     assert worse["behind"] is None and lost["behind"] is None
+
+
+def test_who_is_at_most_as_much_slower_as_allowed_comes_to_the_target_by_hand():
+    looks = [0.1 ** (n / 10) for n in range(21)]
+    slower = [0.1 ** (n / 10 / 1.29) for n in range(21)]
+    runs = {"auto": curve(*slower, seconds=0.1), "dense": curve(*looks, seconds=0.1)}
+    told = summary(runs | {"pogo": curve(1, 0.9, 0.8)})
+    assert ratio(told, "auto", "dense", "own_seconds") == pytest.approx(1.29)
+    runs["auto"] = curve(*[0.1 ** (n / 10 / 1.31) for n in range(21)], seconds=0.1)
+    told = summary(runs | {"pogo": curve(1, 0.9, 0.8)})
+    assert math.isinf(ratio(told, "auto", "dense", "own_seconds"))
+    assert told["behind"] == pytest.approx(1.31)
 
 
 @pytest.mark.parametrize("optimum", [0.0, None])
@@ -161,7 +173,8 @@ def test_of_the_last_heat_the_run_in_the_middle_counts():
             "s=2": curve(1, 0.1, 1e-4),
         }
     )
-    assert p["target"] == 0.01 and p["best_peer"] == "pogo" and p["own_target"] == 0.2
+    assert p["target"] == 0.01 and p["best_peer"] == "pogo"
+    assert p["own_target"] == pytest.approx(0.5 / 2.5 ** (2 / 1.3 - 1))
     assert p["by_hand"] == "dense"
     rows = {row["method"]: row for row in p["rows"]}
     assert rows["pogo"]["seconds"] == pytest.approx(2.0) and rows["pogo"]["final_gap"] == 0.01

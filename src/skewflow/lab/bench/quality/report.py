@@ -16,6 +16,7 @@ from .standing import (
     first,
     spread,
     typical,
+    until,
     with_gaps,
 )
 
@@ -36,14 +37,16 @@ def problem_summary(
 ) -> dict[str, Any]:
     """The target of a problem, and a row for each method.
 
-    The target is the best final gap of the rivals, or the floor where it is below; that of our
-    choices by hand is a second one, which "auto" has to reach as they do. Of those who ran in the
-    last heat its runs count, by the one in the middle; of the others their best run.
+    The target is the best final gap of the rivals, or the floor where it is below. A second one is
+    the best that our choices by hand have when so much of the time is left that who is `BY_HAND`
+    times slower comes there, too: at their last gap whoever is slower by a hair has not arrived. Of
+    those who ran in the last heat its runs count, by the one in the middle; of the others their
+    best run.
     """
     found = entries(with_gaps(race))
     target = _target([e for e in found if e[0]["method"] not in ours], race["floor"])
     by_hand = [e for e in found if e[0]["method"] in ours and e[0]["method"] not in AUTO]
-    own_target = _target(by_hand, race["floor"])
+    own_target = _target(until(by_hand, race["seconds"] / BY_HAND), race["floor"])
     autos = [entry for entry in found if entry[0]["method"] in AUTO]
     rows = []
     for method, search in searches.items():
@@ -155,7 +158,8 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     problems = Table(
         "problems",
         'Seconds until the best final gap of the best rival, of that rival and of "auto", the '
-        "ratio; then the same for the best of our own choices by hand and its gap; where "
+        "ratio; then the same for the best of our own choices by hand, until the best gap that "
+        f"they have at 1 / {BY_HAND:g} of the time; where "
         '"auto" does not come to that, it says so, with its whole run over the time after which '
         "those had its best final gap. Of those in front, of ours and of the rivals, a last heat "
         f"counts, {REPEATS} runs of each of one or two settings, with batches in {REPEATS} orders, "

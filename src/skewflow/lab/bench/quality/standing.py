@@ -77,6 +77,23 @@ def entries(runs: Sequence[Mapping[str, Any]]) -> list[Entry]:
     return [*([run] for run in runs if run["method"] not in methods), *together.values()]
 
 
+def until(found: Sequence[Entry], seconds: float) -> list[Entry]:
+    """The same runs as they stood after so many seconds, between looks on a logarithmic scale."""
+    return [[{**run, "points": _points_until(run["points"], seconds)} for run in e] for e in found]
+
+
+def _points_until(
+    points: Sequence[tuple[float, float, float]], seconds: float
+) -> list[tuple[float, float, float]]:
+    before = [point for point in points if point[0] <= seconds]
+    if before and len(before) < len(points):
+        (t0, n0, g0), (t, n, g) = before[-1], points[len(before)]
+        part = (seconds - t0) / (t - t0)
+        gap = g0 if min(g0, g) <= 0 else g0 * (g / g0) ** part
+        before.append((seconds, n0 + part * (n - n0), gap))
+    return before
+
+
 def _last_gap(run: Mapping[str, Any]) -> float:
     """The last gap; infinity of a run that failed."""
     return run["points"][-1][2] if run["failure"] is None else math.inf
