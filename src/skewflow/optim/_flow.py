@@ -21,7 +21,8 @@ from ._auto import auto_choice, told
 from ._capture import drop, is_anything_recorded
 from ._capturing import is_capturing, outside_the_graph
 from ._drift import Drift
-from ._factors import Factored, FactoredSteps, Factors, gather
+from ._factors import FactoredSteps
+from ._gathered import Factored, Factors, gather
 from ._loading import check_loadable, pack, unpack
 from ._options import block_size_for, check_options, exact_retraction
 from ._plan import Alone, Plan, make_plan
@@ -373,10 +374,8 @@ class Flow(torch.optim.Optimizer, ABC):
             group["step"] = steps
             if isinstance(group["sampler"], Sampler):
                 group["sampler"] = type(group["sampler"]).__name__
-        packed["state"] = {
-            index: {key: pack(value) for key, value in state.items()}
-            for index, state in packed["state"].items()
-        }
+        for index, state in packed["state"].items():
+            packed["state"][index] = {key: pack(value) for key, value in state.items()}
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

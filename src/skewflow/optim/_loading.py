@@ -22,8 +22,9 @@ def check_loadable(
     """
     groups = state_dict["param_groups"]
     for number, group in enumerate(groups):
-        wanted = ("step", *(key for key in options if key != "differentiable"))
-        missing = [key for key in wanted if key not in group]  # torch adds that one on unpickling
+        later = ("differentiable", "natural")  # torch adds the one on unpickling, FlowSGD the other
+        wanted = ("step", *(key for key in options if key not in later))
+        missing = [key for key in wanted if key not in group]
         if missing:
             raise ValueError(
                 f"the state must be that of the same optimiser: group {number} of the loaded state "
@@ -33,9 +34,10 @@ def check_loadable(
     indices = [index for group in groups for index in group["params"]]
     for index, weight in zip(indices, weights, strict=False):
         for key, value in state_dict["state"].get(index, {}).items():
-            shape = {"factors_a": weight.view.matrices[:2], "factors_b": weight.view.matrices[::2]}
+            n, d, k = weight.view.matrices
+            shape = {"factors_a": (n, d), "factors_b": (n, k), "inverse_moment": (n, k, k)}
             of_points = isinstance(value, Tensor) and key in ("momentum_buffer", "master")
-            fits = tuple(value.shape[:2]) == shape[key] if key in shape else True
+            fits = tuple(value.shape[: len(shape[key])]) == shape[key] if key in shape else True
             if not fits or (of_points and value.shape != weight.p.shape):
                 raise ShapeError(
                     f"the loaded state must have the shapes of the weights: `{key}` of "

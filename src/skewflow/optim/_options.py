@@ -51,6 +51,14 @@ def check_options(group: dict[str, Any]) -> None:
     _validate.count(group.get("factor_window", 1), "factor_window")
     if group.get("nesterov") and not group["momentum"] > 0:
         raise ValueError(f"`nesterov` needs a momentum above 0: got {group['momentum']}.")
+    natural = group.get("natural", False)
+    if not isinstance(natural, bool):
+        raise TypeError(f"`natural` must be True or False: got {natural!r}.")
+    if natural and group["momentum"] > 0:
+        raise ValueError(
+            f"natural steps have no momentum, since R remembers: got {group['momentum']}. Set "
+            "`momentum` to 0, or `natural` to False."
+        )
     size, sampler, retraction = group["block_size"], group["sampler"], group["retraction"]
     if isinstance(size, bool) or not (size in ("auto", "dense") or isinstance(size, int)):
         raise BlockSizeError(

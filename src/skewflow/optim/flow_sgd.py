@@ -59,6 +59,11 @@ class FlowSGD(Flow):
             the run differs from it in the second order of the way the point has gone. A shorter one
             bears shorter steps: with $\mu = 0.9$ lr times the curvature must stay below 0.40 for
             w = 4, below 2.8 for w = 32, and below 3.8 without a window.
+        natural: Divide gradients that come in factors by the second moment R of their right factors
+            over all steps, as `_natural.py` says: natural gradients with the right one of K-FAC's
+            two factors. Directions in which much was learnt are left alone, so that every sample
+            counts as long as it would in a least-squares fit, and rates decay by themselves. A step
+            takes $O(k^2r)$ more, and $k^2$ memory. For gradients in factors only, without momentum.
 
     Example:
         >>> from skewflow.nn import orthogonal_
@@ -90,6 +95,7 @@ class FlowSGD(Flow):
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
         factor_window: int = 4,
+        natural: bool = False,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -104,6 +110,7 @@ class FlowSGD(Flow):
             "nonfinite": nonfinite,
             "foreach": foreach,
             "factor_window": factor_window,
+            "natural": natural,
         }
         super().__init__(params, defaults)
 
@@ -117,8 +124,20 @@ class FlowSGD(Flow):
             retraction=group["retraction"],
         )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copied or loaded optimiser; options that are newer than a saved one have defaults."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("natural", False)
+
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state = self.state[weight.p]
+        if group["natural"]:
+            raise FactorError(
+                f"natural steps need the factors of a gradient: {weight.name} has a gradient. Give "
+                "`step` its factors, capture those of its layer with `capture_factors`, or put it "
+                "into a group with natural=False."
+            )
         if group["momentum"] > 0 and "factors_a" in state:
             raise FactorError(
                 f"{weight.name} must be stepped either by gradients or by factors when there is "

@@ -95,12 +95,15 @@ def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runne
     return made
 
 
-def flow(block_size: Any, *, factored: bool = False) -> Method:
-    """FlowSGD with a block size; with the factors of gradients where there are any, if asked to."""
+def flow(block_size: Any, *, factored: bool = False, natural: bool = False) -> Method:
+    """FlowSGD with a block size; with the factors of gradients where there are any, if asked to.
+
+    Natural steps need them.
+    """
 
     def make(matrices: list[Tensor], lr: float, momentum: float, _: Problem) -> FlowSGD:
         params = [nn.Parameter(X) for X in matrices]
-        return FlowSGD(params, lr, momentum=momentum, block_size=block_size)
+        return FlowSGD(params, lr, momentum=momentum, block_size=block_size, natural=natural)
 
     def by_factors(problem: Problem, lr: float, momentum: float) -> Runner:
         optimizer = make([problem.start()], lr, momentum, problem)
@@ -123,7 +126,7 @@ def flow(block_size: Any, *, factored: bool = False) -> Method:
         s = block_size_for(block_size, d)
         return 1.0 if isinstance(s, str) else (s - 1) / (d - 1) * (d / s) ** 0.5
 
-    return Method(made, base, ours=True, factored=factored, momentum=True)
+    return Method(made, base, ours=True, factored=factored, momentum=not natural)
 
 
 def flow_adam() -> Method:

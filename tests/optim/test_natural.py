@@ -1,0 +1,276 @@
+"""Natural steps: the direction against its formula, the memory, what they are for, bad input."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from skewflow.errors import FactorError, NonFiniteGradientError
+from skewflow.nn import OrthogonalLinear, orthogonal_
+from skewflow.optim import FlowAdam, FlowSGD, capture_factors
+from skewflow.optim._natural import DAMPING, natural_factors
+
+SHAPES = [(1, 9, 9, 2), (1, 9, 4, 3), (1, 6, 5, 8), (2, 7, 3, 1)]
+"""Matrices, rows, columns and rank; of square, thin, fewer columns than rank, batched."""
+
+
+def point(n: int, d: int, k: int, seed: int = 0) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.linalg.qr(torch.randn(n, d, k, generator=g, dtype=torch.float64)).Q
+
+
+def random_factors(n: int, d: int, k: int, r: int, seed: int) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(100 + seed)
+    return tuple(torch.randn(n, m, r, generator=g, dtype=torch.float64) for m in (d, k))  # type: ignore[return-value]
+
+
+def is_as(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    tensors = {key: value for key, value in before.items() if isinstance(value, Tensor)}
+    return all(torch.equal(value, after[key]) for key, value in tensors.items())
+
+
+def tangent(X: Tensor, G: Tensor) -> Tensor:
+    S = X.mT @ G
+    return G - X @ (S + S.mT) / 2
+
+
+def by_the_formula(X: Tensor, past: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The direction of the last factors, with R formed, one matrix."""
+    k = X.shape[-1]
+    scaled = [(A / A.norm(dim=0), B * A.norm(dim=0)) for A, B in past]
+    first = scaled[0][1]
+    damping = DAMPING * first.square().sum() / k
+    scale = damping + first.square().sum() / first.shape[1]
+    R = damping * torch.eye(k, dtype=X.dtype) + sum(B @ B.mT for _, B in scaled)  # type: ignore[operator]
+    A, B = scaled[-1]
+    G, inverse = A @ B.mT, torch.linalg.inv(R)
+    inner = inverse @ X.mT @ G @ inverse
+    outside = (G - X @ X.mT @ G) @ inverse
+    return scale * (outside + R.trace() / k * X @ (inner - inner.mT) / 2)
+
+
+@pytest.mark.parametrize(("n", "d", "k", "r"), SHAPES)
+def test_the_direction_is_that_of_the_formula(n: int, d: int, k: int, r: int) -> None:
+    X, state, past = point(n, d, k), {}, []
+    for seed in range(4):
+        past.append(random_factors(n, d, k, r, seed))
+        A, B, finite = natural_factors(state, X, *past[-1])
+        assert bool(finite)
+        for i in range(n):
+            wanted = by_the_formula(X[i], [(A_[i], B_[i]) for A_, B_ in past])
+            torch.testing.assert_close(
+                tangent(X[i], A[i] @ B[i].mT), wanted, rtol=1e-10, atol=1e-12
+            )
+
+
+def test_a_first_step_with_orthogonal_factors_is_that_of_the_gradient() -> None:
+    X, (A, B) = point(1, 9, 5), random_factors(1, 9, 5, 3, 0)
+    A, B = torch.nn.functional.normalize(A - X @ (X.mT @ A), dim=1), torch.linalg.qr(B).Q
+    natural = natural_factors({}, X, 7 * A, B)
+    torch.testing.assert_close(tangent(X, natural[0] @ natural[1].mT), 7 * A @ B.mT)
+
+
+def test_how_a_pair_is_scaled_does_not_matter() -> None:
+    X, (A, B) = point(1, 9, 5), random_factors(1, 9, 5, 3, 0)
+    scales = torch.tensor([1e-6, 3.0, 1e9], dtype=torch.float64)
+    plain, scaled = {}, {}
+    for _ in range(3):
+        one = natural_factors(plain, X, A, B)
+        other = natural_factors(scaled, X, A * scales, B / scales)
+        torch.testing.assert_close(one[0] @ one[1].mT, other[0] @ other[1].mT)
+
+
+@pytest.mark.parametrize(("n", "d", "k", "r"), SHAPES)
+def test_it_descends(n: int, d: int, k: int, r: int) -> None:
+    X, state = point(n, d, k), {}
+    for seed in range(20):
+        A, B = random_factors(n, d, k, r, seed)
+        A2, B2, _ = natural_factors(state, X, A, B)
+        slope = (tangent(X, A @ B.mT) * tangent(X, A2 @ B2.mT)).sum((-2, -1))
+        assert bool((slope > 0).all())
+
+
+class Stream:
+    """Samples of a subspace of k dimensions, and noise: online PCA, solved where it is found."""
+
+    def __init__(self, d: int = 60, k: int = 40, batch: int = 4, seed: int = 0) -> None:
+        g = torch.Generator().manual_seed(seed)
+        self.span = torch.linalg.qr(torch.randn(d, k, generator=g, dtype=torch.float64)).Q
+        self.start = torch.linalg.qr(torch.randn(d, k, generator=g, dtype=torch.float64)).Q
+        self.g, self.batch = g, batch
+
+    def factors(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        k = self.span.shape[1]
+        Z = torch.randn(self.batch, k, generator=self.g, dtype=X.dtype) @ self.span.mT.to(X)
+        return -Z.mT / self.batch, (Z @ X).mT
+
+    def gap(self, X: Tensor) -> float:
+        def missing(Y: Tensor) -> float:
+            return float(Y.shape[1] - (self.span.mT @ Y.double()).square().sum())
+
+        return missing(X) / missing(self.start)
+
+
+def gap_after(steps: int, lr: float, **options: object) -> float:
+    stream = Stream()
+    p = torch.nn.Parameter(stream.start.clone())
+    optimizer = FlowSGD([p], lr, block_size="dense", **options)  # type: ignore[arg-type]
+    for _ in range(steps):
+        optimizer.step(factors={p: stream.factors(p.detach())})
+    return stream.gap(p.detach())
+
+
+def test_a_stream_is_learnt_in_a_third_of_the_samples() -> None:
+    rates = [0.005 * 2**i for i in range(9)]
+    assert min(gap_after(24, lr, natural=True) for lr in rates) < 0.03
+    assert min(gap_after(72, lr) for lr in rates) > 0.1
+
+
+def test_it_goes_on_to_the_bit_where_it_was_saved() -> None:
+    stream = Stream()
+    p = torch.nn.Parameter(stream.start.float())
+    optimizer = FlowSGD([p], 0.02, natural=True)
+    given = [stream.factors(p.detach()) for _ in range(6)]
+    for pair in given[:3]:
+        optimizer.step(factors={p: pair})
+    q = torch.nn.Parameter(p.detach().clone())
+    other = FlowSGD([q], 0.5)
+    other.load_state_dict(optimizer.state_dict())
+    for pair in given[3:]:
+        optimizer.step(factors={p: pair})
+        other.step(factors={q: pair})
+    assert torch.equal(p, q)
+    third = copy.deepcopy(other)
+    (twin,) = third.param_groups[0]["params"]
+    other.step(factors={q: given[0]})
+    third.step(factors={twin: given[0]})
+    assert torch.equal(q, twin)
+
+
+def test_a_state_of_before_there_were_natural_steps_is_loaded() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(5, 3)))
+    saved = FlowSGD([p], 0.1).state_dict()
+    del saved["param_groups"][0]["natural"]
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["natural"] is False
+
+
+def test_a_moment_of_another_shape_is_refused() -> None:
+    p, q = (torch.nn.Parameter(orthogonal_(torch.empty(6, k))) for k in (3, 4))
+    one, other = (FlowSGD([weight], 0.1, natural=True) for weight in (p, q))
+    one.step(factors={p: (torch.randn(6, 2), torch.randn(3, 2))})
+    with pytest.raises(ValueError, match="inverse_moment"):
+        other.load_state_dict(one.state_dict())
+
+
+def test_wide_weights_and_captured_layers() -> None:
+    torch.manual_seed(0)
+    layer = OrthogonalLinear(8, 5, bias=False)
+    twin = torch.nn.Parameter(layer.weight.detach().mT.clone())
+    optimizer = FlowSGD(layer.parameters(), 0.3, natural=True)
+    by_hand = FlowSGD([twin], 0.3, natural=True)
+    capture_factors(layer)
+    for _ in range(3):
+        x = torch.randn(4, 8, requires_grad=True)
+        target = torch.randn(4, 5)
+        y = layer(x)
+        error = (y - target).detach()
+        optimizer.zero_grad()
+        ((y - target) ** 2).sum().div(2).backward()
+        optimizer.step()
+        by_hand.step(factors={twin: (x.detach().mT, error.mT)})
+        torch.testing.assert_close(layer.weight.detach().mT, twin.detach())
+    assert "natural" in optimizer.explain()
+
+
+def test_a_first_gradient_of_zeros_says_nothing() -> None:
+    X, state = point(1, 9, 5), {}
+    zeros = torch.zeros(1, 9, 2, dtype=torch.float64), torch.zeros(1, 5, 2, dtype=torch.float64)
+    A, B, finite = natural_factors(state, X, *zeros)
+    assert bool(finite) and not (A @ B.mT).any()
+    pair = random_factors(1, 9, 5, 2, 0)
+    after = natural_factors(state, X, *pair)
+    alone = natural_factors({}, X, *pair)
+    torch.testing.assert_close(after[0] @ after[1].mT, alone[0] @ alone[1].mT)
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e8])
+def test_float32_of_any_scale_stays_on_the_manifold(scale: float) -> None:
+    stream = Stream()
+    p = torch.nn.Parameter(stream.start.float())
+    optimizer = FlowSGD([p], 0.16 / scale, natural=True)
+    for _ in range(40):
+        A, B = stream.factors(p.detach())
+        optimizer.step(factors={p: (A * scale, B)})
+    assert stream.gap(p.detach()) < 0.05
+    assert float((p.detach().mT @ p.detach() - torch.eye(40)).norm()) / math.sqrt(40) < 1e-6
+
+
+def test_a_moment_that_rounding_has_spoilt_still_learns() -> None:
+    X, state = point(1, 9, 5), {}
+    natural_factors(state, X, *random_factors(1, 9, 5, 3, 0))
+    state["inverse_moment"] -= 0.1 * torch.eye(5, dtype=torch.float64)
+    for seed in range(5):
+        A, B = random_factors(1, 9, 5, 3, seed)
+        *_, finite = natural_factors(state, X, 1e3 * A, B)
+        assert bool(finite)
+    assert torch.isfinite(state["inverse_moment"]).all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("place", [0, 1])
+def test_bad_factors_change_nothing(bad: float, place: int) -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    good = torch.randn(6, 2), torch.randn(4, 2)
+    optimizer.step(factors={p: good})
+    before, state = p.detach().clone(), copy.deepcopy(dict(optimizer.state[p]))
+    spoilt = [F.clone() for F in good]
+    spoilt[place][1, 1] = bad
+    with pytest.raises(NonFiniteGradientError, match="Nothing was changed"):
+        optimizer.step(factors={p: tuple(spoilt)})  # type: ignore[dict-item]
+    assert torch.equal(p.detach(), before)
+    assert is_as(state, optimizer.state[p])
+    optimizer.param_groups[0]["nonfinite"] = "skip"
+    optimizer.step(factors={p: tuple(spoilt)})  # type: ignore[dict-item]
+    assert int(optimizer.state[p]["skipped"]) == 1 and torch.equal(p.detach(), before)
+
+
+def test_a_gradient_far_above_the_first_is_told() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    A, B = torch.randn(6, 2), torch.randn(4, 2)
+    optimizer.step(factors={p: (1e-15 * A, 1e-15 * B)})
+    before, state = p.detach().clone(), copy.deepcopy(dict(optimizer.state[p]))
+    with pytest.raises(NonFiniteGradientError, match="far above its first one"):
+        optimizer.step(factors={p: (1e8 * A, 1e8 * B)})
+    assert torch.equal(p.detach(), before)
+    assert is_as(state, optimizer.state[p])
+    optimizer.param_groups[0]["nonfinite"] = "skip"
+    optimizer.step(factors={p: (1e8 * A, 1e8 * B)})
+    assert int(optimizer.state[p]["skipped"]) == 1 and torch.equal(p.detach(), before)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
+    with pytest.raises(ValueError, match="no momentum"):
+        FlowSGD([p], 0.1, momentum=0.9, natural=True)
+    with pytest.raises(TypeError, match="True or False"):
+        FlowSGD([p], 0.1, natural=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="natural"):
+        FlowAdam([p], 0.1, natural=True)  # type: ignore[call-arg]
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    p.grad = torch.randn(6, 4)
+    before = p.detach().clone()
+    with pytest.raises(FactorError, match="natural steps need the factors"):
+        optimizer.step()
+    assert torch.equal(p.detach(), before)
+    p.grad = None
+    with pytest.raises(FactorError, match="block_size"):
+        FlowSGD([p], 0.1, block_size=2, natural=True).step(
+            factors={p: (torch.randn(6, 2), torch.randn(4, 2))}
+        )
