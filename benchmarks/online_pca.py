@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from skewflow.lab.bench.quality.methods import METHODS, flow
+from skewflow.lab.bench.quality.methods import METHODS
 from skewflow.lab.bench.quality.problem import Problem
 from skewflow.lab.bench.quality.race import Racer, Setting, begin, climb, warm_up
 from skewflow.lab.bench.quality.standing import reached
@@ -35,8 +35,7 @@ LONGEST = 3.0
 """Seconds after which a run is given up."""
 LOOKS = 60
 """Evaluations of a run of that length, evenly spaced on a logarithmic scale from 1/300 of it on."""
-NATURAL = flow("auto", factored=True, natural=True)
-RUNNING = {"auto": METHODS["auto"], "natural": NATURAL, "pogo": METHODS["pogo"]}
+NAMES = ("auto", "auto-natural", "pogo")
 """Who runs."""
 
 
@@ -55,7 +54,7 @@ def seconds_to(
     problem: Problem, name: str, setting: Setting, gap: float, longest: float
 ) -> tuple[float, Racer | None]:
     """Until the gap; `longest` and the last gap if that is not reached, infinity if it was lost."""
-    racer = begin(problem, RUNNING[name], setting)
+    racer = begin(problem, METHODS[name], setting)
     if isinstance(racer, str):
         return math.inf, None
     optimum = problem.optimum
@@ -79,9 +78,9 @@ def seconds_to(
 def search(problem: Problem, name: str, gap: float) -> tuple[Setting, float]:
     """The setting that is first at the gap; slower ones are given up at twice its time."""
     best = Setting(0, 0.0), math.inf
-    for momentum in (0.0, 0.9) if RUNNING[name].momentum else (0.0,):
+    for momentum in (0.0, 0.9) if METHODS[name].momentum else (0.0,):
         with coarse_products():
-            warm_up(problem, RUNNING[name], Setting(-4, momentum))
+            warm_up(problem, METHODS[name], Setting(-4, momentum))
 
         def score(exponent: float, momentum: float = momentum) -> float:
             nonlocal best
@@ -100,8 +99,8 @@ def search(problem: Problem, name: str, gap: float) -> tuple[Setting, float]:
 def measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
     """One problem."""
     problem = SUITE[name].make("full" if device == "cuda" else "tiny", device)
-    chosen = {method: search(problem, method, gap)[0] for method in RUNNING}
-    times: dict[str, list[float]] = {method: [] for method in RUNNING}  # infinite if not reached
+    chosen = {method: search(problem, method, gap)[0] for method in NAMES}
+    times: dict[str, list[float]] = {method: [] for method in NAMES}  # infinite if not reached
     row: dict[str, Any] = {"problem": name, "shape": list(problem.shape), "gap": gap}
     for _ in range(rounds):
         for method, setting in chosen.items():
@@ -109,7 +108,7 @@ def measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
             times[method].append(taken if racer is not None else math.inf)
             if racer is not None:
                 row[method] = {
-                    "lr": setting.lr(RUNNING[method], problem),
+                    "lr": setting.lr(METHODS[method], problem),
                     "momentum": setting.momentum,
                     "steps": racer.steps,
                     "error": racer.curve[-1]["error"],
@@ -119,7 +118,7 @@ def measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
     missed = [method for method, seconds in middle.items() if not math.isfinite(seconds)]
     if missed:
         raise RuntimeError(f"{' and '.join(missed)} must come to {gap} in {LONGEST} s on {name}.")
-    return row | {f"pogo / {name}": middle["pogo"] / middle[name] for name in ("auto", "natural")}
+    return row | {f"pogo / {name}": middle["pogo"] / middle[name] for name in NAMES[:2]}
 
 
 def main() -> None:

@@ -48,6 +48,8 @@ def test_the_polar_step_is_the_projection_for_a_batch_of_any_norms(dtype, shape,
         cut = min(1.0, (WIDEST / max(bound, 1e-30)) ** 0.5)
         expected = project(X_b - cut * R)
         assert_close("Y", expected, Y_b, dtype, factor=factor)
+        alone = dense_step(X_b[None].to(dtype), D_b[None].to(dtype), 0.5, "polar")[0]
+        assert_close("Y of one", expected, alone, dtype, factor=factor)
 
 
 class Products(TorchDispatchMode):

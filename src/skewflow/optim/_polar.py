@@ -1,6 +1,7 @@
 """The polar factor of a tangent step, by products only."""
 
 import math
+from bisect import bisect_right
 from contextlib import nullcontext
 from functools import cache
 
@@ -167,8 +168,39 @@ def _nearest_on_host(X: Tensor, Y: Tensor, out: Tensor | None = None) -> Tensor:
         P2 = multiply(P, P)
         V = (P2 * (35 / 128)).sub_(P, alpha=5 / 16)
         return add(Y, Y, add((P2 * (3 / 8)).sub_(P, alpha=1 / 2), P2, V), out=out)
-    Y = _nearest(X[None], Y[None], P[None])[0] if one else _nearest(X, Y, P)
+    Y = _nearest_of_one(X, Y, P) if one else _nearest(X, Y, P)
     return Y if out is None else out.copy_(Y)
+
+
+def _nearest_of_one(X: Tensor, Y: Tensor, P: Tensor) -> Tensor:
+    """`_nearest` for one matrix on a CPU, with numbers of the host; P and Y may be overwritten."""
+    lows, factors = _intervals(Y.dtype, Y.device).tolist()
+    P2 = P @ P
+    bound = math.sqrt(float(torch.linalg.vector_norm(P2)))
+    if bound > WIDEST:
+        cut = WIDEST / bound
+        Y, P, P2, bound = torch.lerp(X, Y, math.sqrt(cut)), P * cut, P2 * cut**2, WIDEST
+    low = 1 / math.sqrt(1 + bound)
+    start = max(bisect_right(lows, low) - 1, 0)
+    c = math.sqrt(2 / (2 + bound))
+    if start < len(lows) - 1:
+        for r, factor in enumerate(factors[start:-1]):
+            low *= factor
+            G = Y.mT @ Y if r else P
+            if not r:
+                G.diagonal().add_(1)
+            Y = torch.addmm(Y, Y, G, beta=1.5, alpha=-0.5 * low**2)
+        P = Y.mT @ Y
+        P.diagonal().sub_(1)
+        P2 = P @ P
+        c = low / math.sqrt((1 + lows[-1] ** 2) / 2)
+    more = c**2 - 1
+    Q, Q2 = P.mul_(c**2), P2.mul_(c**4)
+    Q2.add_(Q, alpha=2 * more)
+    Q.diagonal().add_(more)
+    Q2.diagonal().add_(more**2)
+    T = (Q2 * (3 / 8)).add_(Q, alpha=-1 / 2).addmm_(Q2, Q.mul_(-5 / 16).add_(Q2, alpha=35 / 128))
+    return torch.addmm(Y, Y, T, beta=c, alpha=c)
 
 
 def nearest_along(

@@ -39,7 +39,9 @@ def summary(runs, optimum=0.0, floor=1e-6, excuses=None):
     names = {**dict.fromkeys(runs), **(excuses or {})}
     empty = {"gradient_ms": None, "peak_bytes": None, "remark": None}
     searches = {m: {"excuse": e, **empty} for m, e in names.items()}
-    return problem_summary("test", found, searches, ["auto", "auto-adam", "s=2", "dense"])
+    return problem_summary(
+        "test", found, searches, ["auto", "auto-adam", "auto-natural", "s=2", "dense"]
+    )
 
 
 def test_the_target_is_the_best_final_gap_of_the_rivals():
@@ -105,12 +107,15 @@ def test_the_better_of_flow_sgd_and_flow_adam_is_auto():
     assert p["by_hand"] == "dense"  # not auto-adam, though it is the fastest
     told = verdict({"problems": [p]})
     assert "on 1 of 1 problems, in at most half of it on 1" in told
-    assert '"auto" is the better of FlowSGD and FlowAdam: FlowAdam on test' in told
+    assert '"auto" is the best of FlowSGD, FlowAdam: FlowAdam on test' in told
     table, _ = tables({"problems": [p]})
     row = table.rows[0]
     assert [row[n] for n, c in enumerate(table.columns) if c == "which auto"] == ["auto-adam"] * 2
+    p = summary({"auto": slow, "auto-adam": slow, "auto-natural": fast, "pogo": rival})
+    told = verdict({"problems": [p]})
+    assert '"auto" is the best of FlowSGD, FlowAdam, natural steps: natural steps on test' in told
     p = summary({"auto": fast, "auto-adam": slow, "pogo": rival})
-    assert which_auto(p) == "auto" and "FlowSGD everywhere" in verdict({"problems": [p]})
+    assert which_auto(p) == "auto" and "FlowAdam: FlowSGD on test" in verdict({"problems": [p]})
 
 
 def test_where_no_auto_comes_to_the_target_the_best_one_counts_and_it_is_lost():

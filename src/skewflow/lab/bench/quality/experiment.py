@@ -55,8 +55,8 @@ class QualityConfig:
     """Problems; those of earlier parts of a run stay in its folder, so that a run can be made in
     parts with --resume, and a last call without --problems gathers them."""
     methods: tuple[str, ...] = tuple(METHODS)
-    """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense, factored), FlowAdam's (auto-adam), and the
-    rivals'."""
+    """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense, factored), FlowAdam's (auto-adam), natural
+    steps (auto-natural), and the rivals'."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     """Where everything runs."""
     size: Size = "full"

@@ -233,13 +233,14 @@ def _unfactored(problem: Problem) -> str | None:
 OURS: Mapping[str, Method] = {
     "auto": flow("auto", factored=True),
     "auto-adam": flow_adam(),
+    "auto-natural": replace(flow("auto", factored=True, natural=True), unfit=_unfactored),
     "s=2": flow(2),
     "s=16": flow(16),
     "s=64": flow(64),
     "dense": flow("dense"),
     "factored": replace(flow("dense", factored=True), unfit=_unfactored),
 }
-"""The choice "auto" of FlowSGD and of FlowAdam, and FlowSGD's choices by hand."""
+"""The choice "auto" of FlowSGD, of FlowAdam and of natural steps, and FlowSGD's by hand."""
 
 METHODS: Mapping[str, Method] = {
     **OURS,

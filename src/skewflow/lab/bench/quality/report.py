@@ -139,10 +139,11 @@ def verdict(results: Mapping[str, Any]) -> str:
     if own:
         where = f"on {', '.join(slow)}" if slow else "nowhere"
         parts.append(f"more than {BY_HAND:g} times slower than our best choice by hand {where}")
-    if any(r["method"] == AUTO[1] for p in problems for r in p["rows"]):
-        adam = [p["name"] for p in problems if which_auto(p) == AUTO[1]]
-        where = f"FlowAdam on {', '.join(adam)}" if adam else "FlowSGD everywhere"
-        parts.append(f'"auto" is the better of FlowSGD and FlowAdam: {where}')
+    entered = [m for m in AUTO if any(r["method"] == m for p in problems for r in p["rows"])]
+    if len(entered) > 1:
+        best = {m: [p["name"] for p in problems if which_auto(p) == m] for m in entered}
+        on = "; ".join(f"{AUTO[m]} on {', '.join(names)}" for m, names in best.items() if names)
+        parts.append(f'"auto" is the best of {", ".join(AUTO[m] for m in entered)}: {on}')
     errors = [r["error"] for p in problems for r in p["rows"] if r["ours"] and r["error"]]
     if errors:
         inside = "inside" if max(errors) <= FEASIBLE else "beyond"
@@ -165,8 +166,9 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         f"counts, {REPEATS} runs of each of one or two settings, with batches in {REPEATS} orders, "
         "by the one in the middle. "
         "Like a library "
-        'with SGD and Adam, "auto" enters with FlowSGD (auto) and FlowAdam (auto-adam), and the '
-        "better one counts, which is named. A gap is "
+        'with SGD and Adam, "auto" enters with FlowSGD (auto), FlowAdam (auto-adam) and, where '
+        "gradients are products of factors, natural steps (auto-natural), and the best one counts, "
+        "which is named. A gap is "
         "relative to that of the start, and is taken at the nearest orthonormal matrix, wherever a "
         "method is; the error says how far that is, ||X^T X - I||_F / sqrt(k). Steps and gradients "
         "are on the clock, evaluations are not.",

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-AUTO = ("auto", "auto-adam")
-"""The methods whose block size is "auto"; the better one counts as "auto"."""
+AUTO = {"auto": "FlowSGD", "auto-adam": "FlowAdam", "auto-natural": "natural steps"}
+"""The methods whose block size is "auto", and what they are; the best one counts as "auto"."""
 TINY = 1e-16
 LAST = 3
 """The heat whose runs count together."""
