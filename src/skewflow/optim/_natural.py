@@ -13,57 +13,21 @@ the factors. Where R is isotropic it is the gradient's, times c / R. The scale c
 with orthogonal factors that of the gradient, so that rates are those of other steps.
 """
 
-from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision, is_coarse, users_precision
-from ..kernels._graphs import Graphs
+from ..geometry.precision import full_precision, users_precision
 from ._capturing import is_capturing
-from ._replayed import Replayed
-from ._weights import Weight
 
 DAMPING = 0.25
-"""The moment begins as this part of the first gradient's, made isotropic. In a model of online PCA
-0.1 to 0.3 were the first at a gap, 1 came 15 % later and 3 some 50 %."""
-
+"""The moment begins as this part of the first gradient's, made isotropic: with more online PCA takes
+more steps, and less gains nothing."""
 
 Direction = tuple[Float[Tensor, "n d r"], Float[Tensor, "n k r"], Bool[Tensor, ""]]
 """Two factors, and whether they are finite."""
-
-
-class NaturalFactors:
-    """Natural factors of all weights; on CUDA they are a graph, as they take dozens of launches."""
-
-    def __init__(self) -> None:
-        self._graphs = cache(Graphs)
-        self._replayed: dict[Weight, tuple[Replayed, Direction]] = {}
-
-    def __call__(
-        self, weight: Weight, state: dict[str, Any], X: Tensor, A: Tensor, B: Tensor
-    ) -> Direction:
-        """As `natural_factors`; on CUDA in memory that the next step overwrites."""
-        if X.device.type != "cuda" or is_capturing():
-            return natural_factors(state, X, A, B)
-        replayed, out = self._replayed.get(weight, (None, None))
-        if replayed is None or out is None or out[0].shape != A.shape or out[0].dtype != A.dtype:
-            replayed = Replayed(self._graphs(X.device))
-            out = (A.new_empty(A.shape), B.new_empty(B.shape), A.new_empty((), dtype=torch.bool))
-            self._replayed[weight] = replayed, out
-        memory = _memory(state, X)
-        there = [F.data_ptr() for F in (X, *memory, *out)]
-        fixed = (*there, X.stride(), A.stride(), B.stride(), is_coarse(X))
-
-        def step(factors: Sequence[Tensor], _: Tensor) -> None:
-            for place, found in zip(out, natural_factors(state, X, *factors), strict=True):
-                place.copy_(found)
-
-        replayed(step, (A, B), 0.0, fixed)
-        return out
 
 
 def natural_factors(
@@ -119,17 +83,16 @@ def natural_factors(
 
 def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor]:
     """What is known of the moment, its inverse and the three numbers; nothing at first."""
+    if is_capturing():
+        raise RuntimeError(
+            "a natural step cannot be captured in a CUDA graph, since the libraries that factorise "
+            "matrices cannot be: step outside of the graph, or without natural=True."
+        )
     if "inverse_moment" not in state:
-        if is_capturing():
-            raise RuntimeError(
-                "the first natural step cannot be captured in a CUDA graph, which would forget its "
-                "moment at every replay: take a step before the capture."
-            )
         n, _, k = X.shape
         state["inverse_moment"] = torch.eye(k, dtype=X.dtype, device=X.device).repeat(n, 1, 1)
-        state["moment_numbers"] = (
-            X.new_tensor([0.0, 0.0, 1.0]).reshape(3, 1, 1, 1).repeat(1, n, 1, 1)
-        )
+        state["moment_numbers"] = X.new_zeros(3, n, 1, 1)
+        state["moment_numbers"][2] = 1
     for key in ("inverse_moment", "moment_numbers"):  # the parameter may have been moved
         if state[key].dtype != X.dtype or state[key].device != X.device:
             state[key] = state[key].to(X)
@@ -139,9 +102,8 @@ def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor]:
 def _norm(F: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """Norms over dimensions that stay, also of entries whose squares have no float."""
     most = F.abs().amax(dim, keepdim=True)
-    return most * torch.linalg.vector_norm(
-        F / torch.where(most > 0, most, 1), dim=dim, keepdim=True
-    )
+    F = F / torch.where(most > 0, most, 1)
+    return most * torch.linalg.vector_norm(F, dim=dim, keepdim=True)
 
 
 def _root(S: Float[Tensor, "n r r"]) -> Float[Tensor, "n r r"]:
