@@ -23,8 +23,8 @@ from ..geometry.precision import full_precision, users_precision
 from ._capturing import is_capturing
 
 DAMPING = 0.25
-"""The moment begins as this part of the first gradient's, made isotropic: with more online PCA takes
-more steps, and less gains nothing."""
+"""The moment begins as this part of the first gradient's, made isotropic: with more, online PCA
+takes more steps, and with less no fewer."""
 
 Direction = tuple[Float[Tensor, "n d r"], Float[Tensor, "n k r"], Bool[Tensor, ""]]
 """Two factors, and whether they are finite."""
