@@ -48,37 +48,36 @@ def natural_factors(
         B: Right factors.
 
     Returns:
-        Both factors, and whether everything was finite: if not, they are zero, and the state is as
-        it was.
+        Both factors, and whether everything was finite: if not, the state is as it was.
     """
     H, numbers = _memory(state, X)
     damping, scale, mean = numbers
     k, r = B.shape[-2:]
     lengths = _norm(A, -2)
-    A, B = A / torch.where(lengths > 0, lengths, 1), B * lengths
+    A, B = A / lengths.clamp_min(torch.finfo(A.dtype).tiny), B * lengths
     norm = _norm(B, (-2, -1))
     begun = damping > 0  # a gradient of zeros says nothing of the scale
     damping = torch.where(begun, damping, norm * (DAMPING / k) ** 0.5)
     scale = torch.where(begun, scale, damping * (1 + k / (DAMPING * r)))
-    B = B / torch.where(damping > 0, damping, 1)
+    unit = 1 / torch.where(damping > 0, damping, 1)
+    B, mean = B * unit, mean + (norm * unit).square() / k
     with users_precision(X):
         P = X.mT @ A
     with full_precision():
         HB, HP = torch.split(H @ torch.cat([B, P], dim=-1), r, dim=-1)
-        L = _root(B.mT @ HB)
-        T = torch.linalg.solve_triangular(L, HB.mT, upper=False)  # H becomes H - T^T T
-        B_new = torch.linalg.solve_triangular(L.mT, T, upper=True).mT
-        HP = HP - T.mT @ (T @ P)
-    mean = mean + B.square().sum((-2, -1), keepdim=True) / k
+        root = _inverse_root(B.mT @ HB)
+        T = root @ HB.mT  # H becomes H - T^T T
+        B_new = T.mT @ root
+        HP = torch.baddbmm(HP, T.mT, T @ P, alpha=-1)
     with users_precision(X):
-        A_new = scale * (A - X @ (P - mean * HP))
+        A_new = torch.baddbmm(A, X, torch.addcmul(P, mean, HP, value=-1), alpha=-1).mul_(scale)
     grown = torch.stack([damping, scale, mean])
-    finite = torch.stack([torch.isfinite(F).all() for F in (A_new, B_new, T, grown)]).all()
+    finite = torch.isfinite(A_new.sum() + B_new.sum() + T.sum() + grown.sum())
     with full_precision():
         T = torch.where(finite, T, 0)
         H.baddbmm_(T.mT, T, alpha=-1)
     numbers.copy_(torch.where(finite, grown, numbers))
-    return torch.where(finite, A_new, 0), torch.where(finite, B_new, 0), finite
+    return A_new, B_new, finite
 
 
 def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,19 +99,19 @@ def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _norm(F: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Norms over dimensions that stay, also of entries whose squares have no float."""
-    most = F.abs().amax(dim, keepdim=True)
-    F = F / torch.where(most > 0, most, 1)
-    return most * torch.linalg.vector_norm(F, dim=dim, keepdim=True)
+    """Norms over dimensions that stay, in float64, where squares neither overflow nor vanish."""
+    norm = torch.linalg.vector_norm(F, dim=dim, keepdim=True, dtype=torch.float64)
+    return norm.to(F.dtype)
 
 
-def _root(S: Float[Tensor, "n r r"]) -> Float[Tensor, "n r r"]:
-    """The Cholesky factor of I + S.
+def _inverse_root(S: Float[Tensor, "n r r"]) -> Float[Tensor, "n r r"]:
+    r"""$L^{-1}$ for the Cholesky factor L of I + S.
 
-    Where rounding has left an inverse moment that is not positive, a multiple of the identity above
-    it: the moment then takes in less of the gradient than there is.
+    Where rounding has left an inverse moment that is not positive, L is a multiple of the identity
+    above it: the moment then takes in less of the gradient than there is.
     """
-    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device)
+    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand(S.shape)
     L, info = torch.linalg.cholesky_ex(eye + S)
     above = 1 + torch.linalg.vector_norm(S, dim=(-2, -1), keepdim=True)
-    return torch.where(info[:, None, None] == 0, L, above.sqrt() * eye)
+    L = torch.where(info[:, None, None] == 0, L, above.sqrt() * eye)
+    return torch.linalg.solve_triangular(L, eye, upper=False)
