@@ -1,6 +1,7 @@
 """Natural steps: the direction against its formula, the memory, what they are for, bad input."""
 
 import copy
+import itertools
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from skewflow.errors import FactorError, NonFiniteGradientError
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD, capture_factors
-from skewflow.optim._natural import DAMPING, natural_factors
+from skewflow.optim._natural import DAMPING, _memory, natural_factors
 
 SHAPES = [(1, 9, 9, 2), (1, 9, 4, 3), (1, 6, 5, 8), (2, 7, 3, 1)]
 """Matrices, rows, columns and rank; of square, thin, fewer columns than rank, batched."""
@@ -37,8 +38,8 @@ def tangent(X: Tensor, G: Tensor) -> Tensor:
     return G - X @ (S + S.mT) / 2
 
 
-def by_the_formula(X: Tensor, past: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """The direction of the last factors, with R formed, one matrix."""
+def by_the_formula(X: Tensor, past: list[tuple[Tensor, Tensor]], v: Tensor) -> Tensor:
+    """The direction of the last factors, with R formed, one matrix; v as it was before."""
     k = X.shape[-1]
     scaled = [(A / A.norm(dim=0), B * A.norm(dim=0)) for A, B in past]
     first = scaled[0][1]
@@ -47,23 +48,60 @@ def by_the_formula(X: Tensor, past: list[tuple[Tensor, Tensor]]) -> Tensor:
     R = damping * torch.eye(k, dtype=X.dtype) + sum(B @ B.mT for _, B in scaled)  # type: ignore[operator]
     A, B = scaled[-1]
     G, inverse = A @ B.mT, torch.linalg.inv(R)
+    least = 1 / (inverse @ v).norm()
+    assert least >= torch.linalg.eigvalsh(R)[0] * (1 - 1e-10)
     inner = inverse @ X.mT @ G @ inverse
     outside = (G - X @ X.mT @ G) @ inverse
-    return scale * (outside + R.trace() / k * X @ (inner - inner.mT) / 2)
+    return scale * (outside + least * X @ (inner - inner.mT) / 2)
 
 
 @pytest.mark.parametrize(("n", "d", "k", "r"), SHAPES)
 def test_the_direction_is_that_of_the_formula(n: int, d: int, k: int, r: int) -> None:
     X, state, past = point(n, d, k), {}, []
+    _memory(state, X)
     for seed in range(4):
         past.append(random_factors(n, d, k, r, seed))
+        v = state["moment_direction"].clone()
         A, B, finite = natural_factors(state, X, *past[-1])
         assert bool(finite)
         for i in range(n):
-            wanted = by_the_formula(X[i], [(A_[i], B_[i]) for A_, B_ in past])
-            torch.testing.assert_close(
-                tangent(X[i], A[i] @ B[i].mT), wanted, rtol=1e-10, atol=1e-12
-            )
+            wanted = by_the_formula(X[i], [(A_[i], B_[i]) for A_, B_ in past], v[i])
+            found = tangent(X[i], A[i] @ B[i].mT)
+            torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_the_least_moment_is_found() -> None:
+    X, state = point(1, 30, 20), {}
+    for seed in range(30):
+        natural_factors(state, X, *random_factors(1, 30, 20, 2, seed))
+    values, vectors = torch.linalg.eigh(state["inverse_moment"][0])
+    found = state["moment_direction"][0, :, 0]
+    assert float((state["inverse_moment"][0] @ found).norm()) > 0.9 * float(values[-1])
+    assert float(found @ vectors[:, -1]) ** 2 > 0.1
+
+
+def test_a_plane_is_divided_by_the_larger_of_its_moments() -> None:
+    """One of its rows is seen at every step, the other at none."""
+    X, state, lengths = torch.eye(6, dtype=torch.float64)[None], {}, []
+    for _ in range(50):
+        A, B = X[..., 4:5].clone(), X[..., :1].clone()
+        A2, B2, _ = natural_factors(state, X, A, B)
+        lengths.append(float(tangent(X, A2 @ B2.mT).norm() / tangent(X, A @ B.mT).norm()))
+    assert lengths[0] < 1.2 and lengths[-1] < 0.05
+    assert all(later < sooner for sooner, later in itertools.pairwise(lengths))
+
+
+def test_the_moment_stays_positive_in_float32_where_factors_are_far_from_isotropic() -> None:
+    g = torch.Generator().manual_seed(0)
+    X, state = point(1, 24, 16).float(), {}
+    scales = torch.logspace(0, -3, 16)[:, None]
+    for _ in range(3000):
+        A, B = torch.randn(1, 24, 4, generator=g), scales * torch.randn(1, 16, 4, generator=g)
+        A2, B2, finite = natural_factors(state, X, A, B)
+        assert bool(finite)
+    assert float(torch.linalg.eigvalsh(state["inverse_moment"].double())[0, 0]) > 0
+    slope = (tangent(X, A @ B.mT) * tangent(X, A2 @ B2.mT)).sum()
+    assert float(slope) > 0
 
 
 def test_a_first_step_with_orthogonal_factors_is_that_of_the_gradient() -> None:
@@ -210,15 +248,16 @@ def test_float32_of_any_scale_stays_on_the_manifold(scale: float) -> None:
     assert float((p.detach().mT @ p.detach() - torch.eye(40)).norm()) / math.sqrt(40) < 1e-6
 
 
-def test_a_moment_that_rounding_has_spoilt_still_learns() -> None:
-    X, state = point(1, 9, 5), {}
-    natural_factors(state, X, *random_factors(1, 9, 5, 3, 0))
-    state["inverse_moment"] -= 0.1 * torch.eye(5, dtype=torch.float64)
-    for seed in range(5):
-        A, B = random_factors(1, 9, 5, 3, seed)
-        *_, finite = natural_factors(state, X, 1e3 * A, B)
-        assert bool(finite)
-    assert torch.isfinite(state["inverse_moment"]).all()
+def test_a_moment_that_is_not_positive_is_told() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    pair = torch.randn(6, 2), torch.randn(4, 2)
+    optimizer.step(factors={p: pair})
+    optimizer.state[p]["inverse_moment"].neg_()
+    before = p.detach().clone()
+    with pytest.raises(RuntimeError, match="positive definite"):
+        optimizer.step(factors={p: (1e3 * pair[0], pair[1])})
+    assert torch.equal(p.detach(), before)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
@@ -246,7 +285,9 @@ def test_a_gradient_far_above_the_first_is_told() -> None:
     A, B = torch.randn(6, 2), torch.randn(4, 2)
     optimizer.step(factors={p: (1e-15 * A, 1e-15 * B)})
     before, state = p.detach().clone(), copy.deepcopy(dict(optimizer.state[p]))
-    with pytest.raises(NonFiniteGradientError, match="far above its first one"):
+    with pytest.raises(
+        NonFiniteGradientError, match="over the first one of natural steps.*Nothing was changed"
+    ):
         optimizer.step(factors={p: (1e8 * A, 1e8 * B)})
     assert torch.equal(p.detach(), before)
     assert is_as(state, optimizer.state[p])
@@ -263,14 +304,53 @@ def test_what_does_not_go_together_is_refused() -> None:
         FlowSGD([p], 0.1, natural=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="natural"):
         FlowAdam([p], 0.1, natural=True)  # type: ignore[call-arg]
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    with pytest.raises(ValueError, match="exact exponentials: got block_size=2"):
+        FlowSGD([p], 0.1, block_size=2, natural=True)
+    with pytest.raises(ValueError, match="retraction='polar'"):
+        FlowSGD([p], 0.1, block_size="dense", retraction="polar", natural=True)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_gradient_is_refused(later: bool) -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
+    optimizer = FlowSGD([p], 0.1, natural=not later)
+    assert later or "natural steps by factors" in optimizer.explain()
     p.grad = torch.randn(6, 4)
+    if later:
+        optimizer.step()
+        optimizer.param_groups[0]["natural"] = True
     before = p.detach().clone()
     with pytest.raises(FactorError, match="natural steps need the factors"):
         optimizer.step()
     assert torch.equal(p.detach(), before)
-    p.grad = None
-    with pytest.raises(FactorError, match="block_size"):
-        FlowSGD([p], 0.1, block_size=2, natural=True).step(
-            factors={p: (torch.randn(6, 2), torch.randn(4, 2))}
-        )
+
+
+def test_two_weights_and_one_that_is_bad_change_nothing() -> None:
+    p, q = (torch.nn.Parameter(orthogonal_(torch.empty(6, 4))) for _ in range(2))
+    optimizer = FlowSGD([p, q], 0.1, natural=True)
+    good = torch.randn(6, 2), torch.randn(4, 2)
+    optimizer.step(factors={p: good, q: tuple(1e-15 * F for F in good)})  # type: ignore[dict-item]
+    before = p.detach().clone(), q.detach().clone()
+    with pytest.raises(NonFiniteGradientError, match="parameter 1"):
+        optimizer.step(factors={p: good, q: tuple(1e8 * F for F in good)})  # type: ignore[dict-item]
+    assert torch.equal(p.detach(), before[0]) and torch.equal(q.detach(), before[1])
+
+
+def test_a_half_weight_has_a_moment_of_float32() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(12, 8)).bfloat16())
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    for _ in range(3):
+        optimizer.step(factors={p: (torch.randn(12, 2), torch.randn(8, 2))})
+    assert optimizer.state[p]["inverse_moment"].dtype == torch.float32
+    assert p.dtype == torch.bfloat16
+
+
+def test_a_weight_that_becomes_double_takes_its_moment_along() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(12, 8)))
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    pair = torch.randn(12, 2), torch.randn(8, 2)
+    optimizer.step(factors={p: pair})
+    moment = optimizer.state[p]["inverse_moment"].double()
+    p.data = torch.linalg.qr(p.data.double()).Q
+    optimizer.step(factors={p: (0 * pair[0], pair[1])})
+    torch.testing.assert_close(optimizer.state[p]["inverse_moment"], moment)

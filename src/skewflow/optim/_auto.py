@@ -94,6 +94,8 @@ def told(weight: Weight, group: dict[str, Any], by_factors: str | None) -> str:
     line = f"{weight.name} ({shape} on {weight.p.device}): "
     if by_factors is not None:
         return f"{line}{by_factors}."
+    if group.get("natural"):
+        return f"{line}natural steps by factors, as was asked for."
     size, why = group["block_size"], "as was asked for"
     if size == "auto":
         choice = auto_choice(weight, group)

@@ -56,8 +56,8 @@ def check_options(group: dict[str, Any]) -> None:
         raise TypeError(f"`natural` must be True or False: got {natural!r}.")
     if natural and group["momentum"] > 0:
         raise ValueError(
-            f"natural steps have no momentum, since R remembers: got {group['momentum']}. Set "
-            "`momentum` to 0, or `natural` to False."
+            f"natural steps have no momentum, they remember otherwise: got {group['momentum']}. "
+            "Set `momentum` to 0, or `natural` to False."
         )
     size, sampler, retraction = group["block_size"], group["sampler"], group["retraction"]
     if isinstance(size, bool) or not (size in ("auto", "dense") or isinstance(size, int)):
@@ -70,6 +70,11 @@ def check_options(group: dict[str, Any]) -> None:
         _validate.one_of(sampler, tuple(sorted(SAMPLERS)), "sampler")
     if sampler == "heavy_matchings" and size not in (2, "auto"):
         raise BlockSizeError(f"heavy matchings have block_size=2: got {size!r}.")
+    if natural and (isinstance(size, int) or retraction != "exp"):
+        raise ValueError(
+            f"natural steps are exact exponentials: got block_size={size!r} and "
+            f'retraction={retraction!r}. Use block_size="dense" or "auto", and retraction="exp".'
+        )
     _validate.one_of(group["nonfinite"], ("raise", "skip"), "nonfinite")
     _validate.one_of(retraction, ("exp", "cayley", "polar"), "retraction")
     if retraction == "polar" and size != "dense":

@@ -20,7 +20,7 @@ from ._small_polar import has_small_kernel
 from ._weights import Weight
 
 SWITCHES = (
-    "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite",
+    "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "natural",
     "foreach",
 )  # fmt: skip
 """Options that a plan is made for; the others are numbers that a step takes."""

@@ -173,7 +173,7 @@ def _nearest_on_host(X: Tensor, Y: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def _nearest_of_one(X: Tensor, Y: Tensor, P: Tensor) -> Tensor:
-    """`_nearest` for one matrix on a CPU, with numbers of the host; P and Y may be overwritten."""
+    """`_nearest` for one matrix on a CPU, with numbers of the host; P is overwritten."""
     lows, factors = _intervals(Y.dtype, Y.device).tolist()
     P2 = P @ P
     bound = math.sqrt(float(torch.linalg.vector_norm(P2)))

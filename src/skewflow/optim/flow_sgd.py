@@ -59,11 +59,11 @@ class FlowSGD(Flow):
             the run differs from it in the second order of the way the point has gone. A shorter one
             bears shorter steps: with $\mu = 0.9$ lr times the curvature must stay below 0.40 for
             w = 4, below 2.8 for w = 32, and below 3.8 without a window.
-        natural: Divide gradients that come in factors by the second moment R of their right factors
-            over all steps, as `_natural.py` says: natural gradients with the right one of K-FAC's
-            two factors. Directions in which much was learnt are left alone, so that every sample
-            counts as long as it would in a least-squares fit, and rates decay by themselves. A step
-            takes $O(k^2r)$ more, and $k^2$ memory. For gradients in factors only, without momentum.
+        natural: Divide gradients that come in factors by the second moment of the factors on the
+            shorter side, weighted by the lengths of the others, over all steps: an inverse that is
+            kept in $O(k^2r)$ a step and $k^2$ memory. What earlier samples have said is left alone,
+            as in a least-squares fit, and the steps become shorter by themselves. For gradients in
+            factors only, without momentum; see docs/explanation/which-step.md.
 
     Example:
         >>> from skewflow.nn import orthogonal_
@@ -127,8 +127,8 @@ class FlowSGD(Flow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copied or loaded optimiser; options that are newer than a saved one have defaults."""
         super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("natural", False)
+        for options in (self.defaults, *self.param_groups):
+            options.setdefault("natural", False)
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state = self.state[weight.p]

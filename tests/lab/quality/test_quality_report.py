@@ -161,6 +161,14 @@ def test_who_is_at_most_as_much_slower_as_allowed_comes_to_the_target_by_hand():
     assert told["behind"] == pytest.approx(1.31)
 
 
+def test_the_gap_by_hand_is_one_that_is_kept():
+    looks = [1, 0.5, 0.2, 0.05, 0.3, 0.1]
+    runs = {"auto": curve(*looks, seconds=0.4), "dense": curve(*looks, seconds=0.4)}
+    told = summary(runs | {"pogo": curve(1, 0.9, 0.8)})
+    assert told["own_target"] == pytest.approx(0.3)
+    assert ratio(told, "auto", "dense", "own_seconds") == 1
+
+
 @pytest.mark.parametrize("optimum", [0.0, None])
 def test_equal_ends_at_the_optimum_have_a_summary(optimum):
     both = {"auto": curve(1, 0.5, 0.0), "dense": curve(1, 0.2, 0.0), "pogo": curve(1, 0.9, 0.8)}

@@ -38,10 +38,10 @@ def problem_summary(
     """The target of a problem, and a row for each method.
 
     The target is the best final gap of the rivals, or the floor where it is below. A second one is
-    the best that our choices by hand have when so much of the time is left that who is `BY_HAND`
-    times slower comes there, too: at their last gap whoever is slower by a hair has not arrived. Of
-    those who ran in the last heat its runs count, by the one in the middle; of the others their
-    best run.
+    the best that our choices by hand have and keep when so much of the time is left that who is
+    `BY_HAND` times slower comes there, too: at their last gap whoever is slower by a hair has not
+    arrived. Of those who ran in the last heat its runs count, by the one in the middle; of the
+    others their best run.
     """
     found = entries(with_gaps(race))
     target = _target([e for e in found if e[0]["method"] not in ours], race["floor"])
@@ -107,8 +107,8 @@ def ratio(
         problem: From `problem_summary`.
         method: The one.
         other: The other; without one of them there is no ratio.
-        to: "seconds", to the best final gap of the rivals, or "own_seconds", to that of our choices
-            by hand.
+        to: "seconds", to the best final gap of the rivals, or "own_seconds", to the gap that our
+            choices by hand set.
     """
     seconds = {row["method"]: row[to] for row in problem["rows"]}
     if method is None or other is None or seconds[other] is None or method not in seconds:

@@ -78,20 +78,22 @@ def entries(runs: Sequence[Mapping[str, Any]]) -> list[Entry]:
 
 
 def until(found: Sequence[Entry], seconds: float) -> list[Entry]:
-    """The same runs as they stood after so many seconds, between looks on a logarithmic scale."""
+    """The same runs after so many seconds, with the gap that they have from then on."""
     return [[{**run, "points": _points_until(run["points"], seconds)} for run in e] for e in found]
 
 
 def _points_until(
     points: Sequence[tuple[float, float, float]], seconds: float
 ) -> list[tuple[float, float, float]]:
+    """Between looks on a logarithmic scale, as in `reached`, which also asks for what is kept."""
     before = [point for point in points if point[0] <= seconds]
-    if before and len(before) < len(points):
-        (t0, n0, g0), (t, n, g) = before[-1], points[len(before)]
-        part = (seconds - t0) / (t - t0)
-        gap = g0 if min(g0, g) <= 0 else g0 * (g / g0) ** part
-        before.append((seconds, n0 + part * (n - n0), gap))
-    return before
+    after = points[len(before) :]
+    if not before or not after:
+        return before
+    (t0, n0, g0), (t, n, g) = before[-1], after[0]
+    part = (seconds - t0) / (t - t0)
+    gap = g0 if min(g0, g) <= 0 else g0 * (g / g0) ** part
+    return [*before, (seconds, n0 + part * (n - n0), max(gap, *(p[2] for p in after)))]
 
 
 def _last_gap(run: Mapping[str, Any]) -> float:
