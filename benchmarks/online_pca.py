@@ -118,7 +118,8 @@ def measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
     missed = [method for method, seconds in middle.items() if not math.isfinite(seconds)]
     if missed:
         raise RuntimeError(f"{' and '.join(missed)} must come to {gap} in {LONGEST} s on {name}.")
-    return row | {f"pogo / {name}": middle["pogo"] / middle[name] for name in NAMES[:2]}
+    ours = [method for method in NAMES if METHODS[method].ours]
+    return row | {f"pogo / {method}": middle["pogo"] / middle[method] for method in ours}
 
 
 def main() -> None:
