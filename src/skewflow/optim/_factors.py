@@ -14,7 +14,7 @@ from ._dense import dense_step
 from ._drift import bring_back_, is_due
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
 from ._gathered import CHANGED, Factored
-from ._natural import least_damping, natural_factors
+from ._natural import lengthening, natural_factors
 from ._options import exact_retraction
 from ._weights import Weight
 from ._window import tangent_factors, with_momentum
@@ -117,14 +117,13 @@ class FactoredSteps:
                 )
             if is_decided_on_device(one.A):
                 continue
-            usable = _is_usable(one, states.get(one.weight.p, {}))
+            usable = _is_usable(one)
             if not usable and one.group["nonfinite"] == "raise":
-                first = ", also over the first one of natural steps" * one.group["natural"]
                 raise NonFiniteGradientError(
-                    f"the factors of {one.weight.name}, and their product{first}, must be finite "
-                    f"and below {LARGEST_GRADIENT[one.A.dtype]:.0e}, where squares overflow: they "
-                    "are not. Nothing was changed; lower the learning rate, or look for the "
-                    'overflow in the model; nonfinite="skip" leaves such weights out.'
+                    f"the factors of {one.weight.name}, and their product, must be finite and "
+                    f"below {LARGEST_GRADIENT[one.A.dtype]:.0e}, where squares overflow: they are "
+                    "not. Nothing was changed; lower the learning rate, or look for the overflow "
+                    'in the model; nonfinite="skip" leaves such weights out.'
                 )
             if usable and one.V is not None:
                 X = one.weight.view(one.weight.p.detach())
@@ -143,7 +142,7 @@ class FactoredSteps:
         late = is_decided_on_device(one.A)
         if skip and "skipped" not in state:
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
-        if skip and not late and not _is_usable(one, state):
+        if skip and not late and not _is_usable(one):
             state["skipped"] += 1
             return
         X = weight.view(weight.points(state))
@@ -162,8 +161,8 @@ class FactoredSteps:
             V = AX = None
             if not late and not finite:
                 raise RuntimeError(
-                    f"the moment of {weight.name} must be positive definite: somebody has changed "
-                    "it. This weight was not stepped; make a new optimiser."
+                    f"the moment of {weight.name} must be positive definite and finite: it is not. "
+                    "This weight was not stepped; make a new optimiser."
                 )
         kind = "natural " if one.group["natural"] else ""
         why = f"since its gradient came in factors of rank {A.shape[-1]}"
@@ -204,12 +203,12 @@ class FactoredSteps:
         return self._flags[weight]
 
 
-def _is_usable(one: Factored, state: dict[str, Any]) -> bool:
+def _is_usable(one: Factored) -> bool:
     """Whether the entries of the factors and of their product are certain to have squares."""
     most = LARGEST_GRADIENT[one.A.dtype]
     a, b = (float(torch.linalg.vector_norm(F)) for F in (one.A, one.B))
     if one.group["natural"]:
-        return a <= most and b <= most and a * b <= most * min(1.0, least_damping(state))
+        return all(x <= most for x in (a, b, a * b * lengthening(*one.B.shape[-2:])))
     if a <= most and b <= most and a * b <= most:  # no entry is above, and norms are found faster
         return True
     a, b = float(one.A.abs().max()), float(one.B.abs().max())

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..errors import SamplingError, ShapeError
 from ..samplers import Sampler
 from ._auto import auto_block_size
+from ._natural import KEYS
 from ._options import block_size_for, make_sampler
 from ._weights import Weight
 
@@ -33,9 +34,17 @@ def check_loadable(
             )
     indices = [index for group in groups for index in group["params"]]
     for index, weight in zip(indices, weights, strict=False):
-        for key, value in state_dict["state"].get(index, {}).items():
+        saved = state_dict["state"].get(index, {})
+        lost = [key for key in KEYS if key not in saved]
+        if 0 < len(lost) < len(KEYS):
+            raise ValueError(
+                f"the loaded state must be whole: that of {weight.name} has a moment, but no "
+                f"`{lost[0]}`. Nothing was changed."
+            )
+        for key, value in saved.items():
             n, d, k = weight.view.matrices
-            shape = {"factors_a": (n, d), "factors_b": (n, k), "inverse_moment": (n, k, k)}
+            shape = {"factors_a": (n, d), "factors_b": (n, k), KEYS[0]: (n, k, k)}
+            shape |= {KEYS[1]: (2, n, 1, 1), KEYS[2]: (n, k, 1)}
             of_points = isinstance(value, Tensor) and key in ("momentum_buffer", "master")
             fits = tuple(value.shape[: len(shape[key])]) == shape[key] if key in shape else True
             if not fits or (of_points and value.shape != weight.p.shape):

@@ -28,6 +28,10 @@ from ._capturing import is_capturing
 DAMPING = 0.25
 """The moment begins as this part of the first gradient's, made isotropic."""
 
+GROWTH = 10.0
+"""A gradient so many times as long as the one with which the moment began begins it anew: lambda
+and c would be too small for it, and float32 would not hold both."""
+
 KEYS = ("inverse_moment", "moment_numbers", "moment_direction")
 
 
@@ -41,9 +45,10 @@ def natural_factors(
 
     The state holds $H = \lambda R^{-1}$, which r columns change in $O(k^2 r)$ (Woodbury), the two
     numbers $\sqrt\lambda$ and $c / \sqrt\lambda$, and a vector near the eigenvector of H with the
-    largest eigenvalue $\lambda / \rho$, which a product with H brings nearer at each step. So that
-    rounding never makes H indefinite, a share of that eigenvalue as large as rounding is added to
-    its diagonal: over thousands of steps in float32 R forgets.
+    largest eigenvalue $\lambda / \rho$, which a product with H brings nearer at each step; where
+    the diagonal of H has a larger entry, that counts, and the vector begins there. So that rounding
+    never makes H indefinite, R takes in a little less than there is, and a share of the eigenvalue
+    as large as rounding is added to the diagonal: over thousands of steps in float32 R forgets.
 
     Args:
         state: Of the weight.
@@ -59,22 +64,25 @@ def natural_factors(
     k, r = B.shape[-2:]
     lengths = _norm(A, -2)
     A, B = A / lengths.clamp_min(torch.finfo(A.dtype).tiny), B * lengths
-    norm = _norm(B, (-2, -1))
-    begun = damping > 0  # a gradient of zeros says nothing of the scale
-    damping = torch.where(begun, damping, norm * (DAMPING / k) ** 0.5)
-    scale = torch.where(begun, scale, damping * (1 + k / (DAMPING * r)))
-    B = B / torch.where(damping > 0, damping, 1)
+    norm, share = _norm(B, (-2, -1)), (DAMPING / k) ** 0.5
+    anew = (norm * share > GROWTH * damping) & (norm <= LARGEST_GRADIENT[X.dtype])
+    _begin_anew_(H, v, anew)
+    damping = torch.where(anew, norm * share, damping)
+    scale = torch.where(anew, damping * lengthening(k, r), scale)
+    unit = 1 / torch.where(damping > 0, damping, 1)  # which it is not for gradients of zeros
+    B, square = B * unit, (norm * unit).square()
     with users_precision(X):
         P = X.mT @ A
     with full_precision():
         HB, HP = torch.split(H @ torch.cat([B, P, v], dim=-1), [r, r + 1], dim=-1)
-        root = _inverse_root(B.mT @ HB)
+        diagonal = H.diagonal(dim1=-2, dim2=-1)
+        rounding = 4 * torch.finfo(X.dtype).eps * diagonal.amax(-1)[:, None, None] * square
+        root = _inverse_root(B.mT @ HB, 1 + rounding)
         T = root @ HB.mT  # H becomes H - T^T T
         B_new = T.mT @ root
         HP = torch.baddbmm(HP, T.mT, T @ torch.cat([P, v], dim=-1), alpha=-1)
     HP, Hv = HP[..., :r], HP[..., r:]
-    largest = torch.linalg.vector_norm(Hv, dim=-2, keepdim=True)
-    v_new = Hv / largest
+    largest, v_new = _largest(Hv, diagonal - T.square().sum(-2))
     with users_precision(X):
         A_new = torch.baddbmm(A, X, torch.addcmul(P, HP, 1 / largest, value=-1), alpha=-1)
         A_new.mul_(scale)
@@ -84,19 +92,15 @@ def natural_factors(
     with full_precision():
         T = torch.where(finite, T, 0)
         H.baddbmm_(T.mT, T, alpha=-1)
-    share = torch.where(finite, largest * torch.finfo(X.dtype).eps, 0)
-    H.diagonal(dim1=-2, dim2=-1).add_(share[..., 0])
+    diagonal.add_(torch.where(finite, largest * torch.finfo(X.dtype).eps, 0)[..., 0])
     numbers.copy_(torch.where(finite, grown, numbers))
     v.copy_(torch.where(finite, v_new, v))
     return A_new, B_new, finite
 
 
-def least_damping(state: dict[str, Any]) -> float:
-    """The least root of a damping, by which gradients are divided; one before there is any."""
-    if KEYS[1] not in state:
-        return 1.0
-    damping = state[KEYS[1]][0]
-    return float(torch.where(damping > 0, damping, 1).min())
+def lengthening(k: int, r: int) -> float:
+    """The most by which a direction is longer than its gradient."""
+    return 1 + k / (DAMPING * r)
 
 
 def _memory(state: dict[str, Any], X: Tensor) -> list[Tensor]:
@@ -108,11 +112,11 @@ def _memory(state: dict[str, Any], X: Tensor) -> list[Tensor]:
         )
     if KEYS[0] not in state:
         n, _, k = X.shape
-        anywhere = torch.randn(k, 1, generator=torch.Generator().manual_seed(0))
-        inverse = torch.eye(k, dtype=X.dtype, device=X.device)
-        first = (anywhere / anywhere.norm()).to(X)
-        made = (inverse.repeat(n, 1, 1), X.new_zeros(2, n, 1, 1), first.repeat(n, 1, 1))
-        state.update(zip(KEYS, made, strict=True))
+        kind: Any = {"dtype": X.dtype, "device": X.device}
+        with torch.inference_mode(False):  # later steps may write to it outside of that mode
+            inverse = torch.eye(k, **kind).repeat(n, 1, 1)
+            numbers, v = torch.zeros(2, n, 1, 1, **kind), torch.full((n, k, 1), k**-0.5, **kind)
+        state.update(zip(KEYS, (inverse, numbers, v), strict=True))
     for key in KEYS:  # the parameter may have been moved
         if state[key].dtype != X.dtype or state[key].device != X.device:
             state[key] = state[key].to(X)
@@ -125,9 +129,29 @@ def _norm(F: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     return norm.to(F.dtype)
 
 
-def _inverse_root(S: Float[Tensor, "n r r"]) -> Float[Tensor, "n r r"]:
-    r"""$L^{-1}$ for the Cholesky factor L of I + S; NaN where there is none."""
+def _begin_anew_(H: Tensor, v: Tensor, anew: Bool[Tensor, "n 1 1"]) -> None:
+    """Set H to the identity, and v, where it begins anew; a CPU sees whether it does anywhere."""
+    if H.device.type == "cpu" and not anew.any():
+        return
+    H.mul_(~anew)
+    H.diagonal(dim1=-2, dim2=-1).add_(anew[..., 0])
+    v.masked_fill_(anew, v.shape[-2] ** -0.5)
+
+
+def _largest(
+    Hv: Float[Tensor, "n k 1"], diagonal: Float[Tensor, "n k"]
+) -> tuple[Float[Tensor, "n 1 1"], Float[Tensor, "n k 1"]]:
+    """A bound of the largest eigenvalue of H from below, and a vector of length one towards it."""
+    length = torch.linalg.vector_norm(Hv, dim=-2, keepdim=True)
+    entry, place = diagonal[..., None].max(dim=-2, keepdim=True)
+    axis = torch.arange(Hv.shape[-2], device=Hv.device)[:, None] == place
+    v = torch.where(entry > 1.1 * length, axis.to(Hv), Hv / length)
+    return torch.maximum(length, entry), v
+
+
+def _inverse_root(S: Float[Tensor, "n r r"], one: Float[Tensor, "n 1 1"]) -> Float[Tensor, "n r r"]:
+    r"""$L^{-1}$ for the Cholesky factor L of I + S, where `one` is 1 and what rounding may take."""
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand(S.shape)
-    L, info = torch.linalg.cholesky_ex(eye + S)
+    L, info = torch.linalg.cholesky_ex(one * eye + S)
     inverse = torch.linalg.solve_triangular(L, eye, upper=False)
     return torch.where(info[:, None, None] == 0, inverse, torch.nan)

@@ -54,6 +54,8 @@ def check_options(group: dict[str, Any]) -> None:
     natural = group.get("natural", False)
     if not isinstance(natural, bool):
         raise TypeError(f"`natural` must be True or False: got {natural!r}.")
+    if natural and "betas" in group:
+        raise ValueError("`natural` is an option of FlowSGD: FlowAdam has other second moments.")
     if natural and group["momentum"] > 0:
         raise ValueError(
             f"natural steps have no momentum, they remember otherwise: got {group['momentum']}. "

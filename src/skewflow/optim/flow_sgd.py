@@ -62,8 +62,9 @@ class FlowSGD(Flow):
         natural: Divide gradients that come in factors by the second moment of the factors on the
             shorter side, weighted by the lengths of the others, over all steps: an inverse that is
             kept in $O(k^2r)$ a step and $k^2$ memory. What earlier samples have said is left alone,
-            as in a least-squares fit, and the steps become shorter by themselves. For gradients in
-            factors only, without momentum; see docs/explanation/which-step.md.
+            as in a least-squares fit, and the steps become shorter by themselves; a gradient ten
+            times as long as the first one begins the moment anew. For gradients in factors only,
+            without momentum; see docs/explanation/which-step.md.
 
     Example:
         >>> from skewflow.nn import orthogonal_
