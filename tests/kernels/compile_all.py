@@ -22,6 +22,7 @@ from skewflow.kernels.multiply_parts._triton import (
     split_of,
 )
 from skewflow.kernels.multiply_where._triton import launch_of
+from skewflow.kernels.natural_factors._launches_triton import Workspace as NaturalWorkspace
 from skewflow.kernels.recurrence._triton import advance, retreat
 from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
@@ -183,6 +184,15 @@ def main() -> None:
             print(launch.kernel.__name__, known)
             if shared > SMALL_SHARED:
                 raise MemoryError(f"a factored step takes {shared} bytes of shared memory.")
+    state = torch.zeros(1, 200, 200), torch.zeros(2, 1, 1, 1), torch.zeros(1, 200, 1)
+    for rank in (40, 128):
+        natural = NaturalWorkspace(X, rank, state)
+        A, B = torch.zeros(1, rank, 600).mT, torch.zeros(1, 200, rank)
+        for launch in [*natural._take(A, B), *natural._make(X)]:
+            shared = compile_launch(launch)
+            print(launch.kernel.__name__, rank)
+            if shared > SHARED:
+                raise MemoryError(f"natural factors take {shared} bytes of shared memory.")
     out, live = torch.zeros(2, 200, 200), torch.ones(2, dtype=torch.bool)
     for C, alpha in ((out, 2.0), (None, torch.ones(2))):
         compile_launch(launch_of(out, out, out, live, C, alpha, 1.5))

@@ -10,12 +10,18 @@ import torch
 from torch import Tensor
 
 from skewflow.errors import FactorError, NonFiniteGradientError
+from skewflow.kernels.natural_factors import reference
+from skewflow.kernels.natural_factors.reference import DAMPING, GROWTH
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD, capture_factors
-from skewflow.optim._natural import DAMPING, GROWTH, _memory, natural_factors
+from skewflow.optim._natural import _memory
 
 SHAPES = [(1, 9, 9, 2), (1, 9, 4, 3), (1, 6, 5, 8), (2, 7, 3, 1)]
 """Matrices, rows, columns and rank; of square, thin, fewer columns than rank, batched."""
+
+
+def natural_factors(state: dict[str, Any], X: Tensor, A: Tensor, B: Tensor) -> Any:
+    return reference.natural_factors(_memory(state, X), X, A, B)
 
 
 def point(n: int, d: int, k: int, seed: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Natural steps on CUDA: those of the CPU, no captures, and NaN that is told later."""
+"""Natural steps on CUDA: those of the CPU, by kernels, in graphs of users; NaN is told later."""
 
 import pytest
 import torch
@@ -36,20 +36,42 @@ def test_steps_are_those_of_float64_on_the_cpu(shape, generator):
     torch.testing.assert_close(
         inverse.double().cpu(), theirs.state[q]["inverse_moment"], rtol=0, atol=1e-4
     )
+    (workspace,) = ours._factored._natural._workspaces.values()
+    assert workspace._rest._graph is not None
     tall = p.detach() if shape[0] >= shape[1] else p.detach().mT
     assert orthogonality_error(tall).max() / min(shape[:2]) ** 0.5 < 1e-6
 
 
-def test_a_capture_is_refused(generator):
+def test_a_graph_of_the_user_goes_on_with_the_moment(generator):
     p, _, pairs = made(300, 200, 20, generator)
+    q = torch.nn.Parameter(p.detach().clone())
+    ours, theirs = (FlowSGD([X], 5e-4, natural=True) for X in (p, q))
     A, B = (F.cuda() for F in pairs[0])
-    optimizer = FlowSGD([p], 5e-4, natural=True)
-    optimizer.step(factors={p: (A, B)})
+    for optimizer, X in ((ours, p), (theirs, q)):
+        for _ in range(2):
+            optimizer.step(factors={X: (A, B)})
     graph = torch.cuda.CUDAGraph()
-    with (
-        pytest.raises(RuntimeError, match="cannot be captured"),
-        torch.cuda.graph(graph),
-    ):
+    with torch.cuda.graph(graph):
+        ours.step(factors={p: (A, B)})
+    for left, right in pairs[1:]:
+        A.copy_(left)
+        B.copy_(right)
+        graph.replay()
+        theirs.step(factors={q: (A, B)})
+    torch.testing.assert_close(p.detach(), q.detach(), rtol=0, atol=1e-6)
+    assert torch.equal(ours.state[p]["moment_numbers"], theirs.state[q]["moment_numbers"])
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+@pytest.mark.parametrize("rank, before", [(20, False), (150, True)])
+def test_what_cannot_be_captured_is_refused(rank, before, generator):
+    p, _, pairs = made(800, 700, rank, generator)
+    A, B = (F.cuda() for F in pairs[0])
+    optimizer = FlowSGD([p], 5e-4, natural=before)
+    optimizer.step(factors={p: (A, B)})
+    optimizer.param_groups[0]["natural"] = True
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="to be captured"), torch.cuda.graph(graph):
         optimizer.step(factors={p: (A, B)})
 
 

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from ..errors import FactorError, NonFiniteGradientError
 from ..geometry.precision import is_exact, users_precision
+from ..kernels.natural_factors.reference import lengthening
 from ..kernels.update import LARGEST_GRADIENT, Update
 from ._capturing import is_capturing
 from ._dense import dense_step
 from ._drift import bring_back_, is_due
 from ._factored import FactoredStep, is_decided_on_device, is_worth_it
 from ._gathered import CHANGED, Factored
-from ._natural import lengthening, natural_factors
+from ._natural import NaturalFactors
 from ._options import exact_retraction
 from ._weights import Weight
 from ._window import tangent_factors, with_momentum
@@ -24,7 +25,7 @@ class FactoredSteps:
     """Steps by factors, and what they report on CUDA only later."""
 
     def __init__(self) -> None:
-        self._step = FactoredStep()
+        self._step, self._natural = FactoredStep(), NaturalFactors()
         self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
         self._products: dict[Weight, tuple[Any, Tensor, Tensor]] = {}
         self.begun: set[Weight] = set()
@@ -157,9 +158,9 @@ class FactoredSteps:
             A, B, finite = with_momentum(state, (A, B), tangent, update, window)
             V = AX = None
         elif one.group["natural"]:
-            A, B, finite = natural_factors(state, X, A, B)
+            A, B, finite = self._natural(weight, state, X, A, B)
             V = AX = None
-            if not late and not finite:
+            if finite is not None and not late and not finite:
                 raise RuntimeError(
                     f"the moment of {weight.name} must be positive definite and finite: it is not. "
                     "This weight was not stepped; make a new optimiser."

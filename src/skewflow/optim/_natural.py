@@ -1,115 +1,73 @@
-r"""Natural steps by factors: gradients divided by the second moment of their right factors.
+"""Natural steps by factors: the memory of the weights, and what computes their directions."""
 
-The r pairs of $AB^\top$ are scaled to $|a_j| = 1$. With $R = \lambda I + \sum BB^\top$ over all
-steps, and its least eigenvalue $\rho$, the direction is, in the place of the gradient's tangent
-part $(I - XX^\top)AB^\top + X\,\mathrm{skew}(X^\top AB^\top)$,
-
-$$c\,\bigl((I - XX^\top)AB^\top R^{-1}
-  + \rho X\,\mathrm{skew}(R^{-1}X^\top AB^\top R^{-1})\bigr).$$
-
-If pairs are the gradients of samples, R is the right Kronecker factor of their second moment, as
-Shampoo has it; FOOF and K-FAC leave out the lengths of the a. It divides what leaves the span of
-X. Within the span both sides count, and $\rho$ sees to it that a plane is never divided by less
-than the larger of its two moments. The direction descends wherever the gradient does, has the rank
-of the factors, and where R is isotropic is the gradient's, divided by it. The scale c makes a first
-step with orthogonal factors of one length that of the gradient, where it leaves the span.
-"""
-
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision, users_precision
-from ..kernels.update import LARGEST_GRADIENT
+from ..kernels.natural_factors import has_kernel
+from ..kernels.natural_factors.reference import natural_factors
 from ._capturing import is_capturing
+from ._weights import Weight
 
-DAMPING = 0.25
-"""The moment begins as this part of the first gradient's, made isotropic."""
-
-GROWTH = 10.0
-"""A gradient so many times as long as the one with which the moment began begins it anew: lambda
-and c would be too small for it, and float32 would not hold both."""
+if TYPE_CHECKING:  # Triton is imported on use
+    from ..kernels.natural_factors._launches_triton import Workspace
 
 KEYS = ("inverse_moment", "moment_numbers", "moment_direction")
 
 
-def natural_factors(
-    state: dict[str, Any],
-    X: Float[Tensor, "n d k"],
-    A: Float[Tensor, "n d r"],
-    B: Float[Tensor, "n k r"],
-) -> tuple[Float[Tensor, "n d r"], Float[Tensor, "n k r"], Bool[Tensor, ""]]:
-    r"""Factors of the direction; their moment is added to that in the state.
+class NaturalFactors:
+    """Natural factors of weights, and the memory that their kernels need on CUDA."""
 
-    The state holds $H = \lambda R^{-1}$, which r columns change in $O(k^2 r)$ (Woodbury), the two
-    numbers $\sqrt\lambda$ and $c / \sqrt\lambda$, and a vector near the eigenvector of H with the
-    largest eigenvalue $\lambda / \rho$, which a product with H brings nearer at each step; where
-    the diagonal of H has a larger entry, that counts, and the vector begins there. So that rounding
-    never makes H indefinite, R takes in a little less than there is, and a share of the eigenvalue
-    as large as rounding is added to the diagonal: over thousands of steps in float32 R forgets.
+    def __init__(self) -> None:
+        self._workspaces: dict[Weight, Workspace] = {}
+        self._captured: set[Workspace] = set()
 
-    Args:
-        state: Of the weight.
-        X: Its points.
-        A: Left factors of the gradient.
-        B: Right factors.
+    def __call__(
+        self,
+        weight: Weight,
+        state: dict[str, Any],
+        X: Float[Tensor, "n d k"],
+        A: Float[Tensor, "n d r"],
+        B: Float[Tensor, "n k r"],
+    ) -> tuple[Float[Tensor, "n d r"], Float[Tensor, "n k r"], Bool[Tensor, ""] | None]:
+        """As `natural_factors`.
 
-    Returns:
-        Both factors, and whether everything was finite: if not, the state is as it was.
-    """
-    H, numbers, v = _memory(state, X)
-    damping, scale = numbers
-    k, r = B.shape[-2:]
-    lengths = _norm(A, -2)
-    A, B = A / lengths.clamp_min(torch.finfo(A.dtype).tiny), B * lengths
-    norm, share = _norm(B, (-2, -1)), (DAMPING / k) ** 0.5
-    anew = (norm * share > GROWTH * damping) & (norm <= LARGEST_GRADIENT[X.dtype])
-    _begin_anew_(H, v, anew)
-    damping = torch.where(anew, norm * share, damping)
-    scale = torch.where(anew, damping * lengthening(k, r), scale)
-    unit = 1 / torch.where(damping > 0, damping, 1)  # which it is not for gradients of zeros
-    B, square = B * unit, (norm * unit).square()
-    with users_precision(X):
-        P = X.mT @ A
-    with full_precision():
-        HB, HP = torch.split(H @ torch.cat([B, P, v], dim=-1), [r, r + 1], dim=-1)
-        diagonal = H.diagonal(dim1=-2, dim2=-1)
-        rounding = 4 * torch.finfo(X.dtype).eps * diagonal.amax(-1)[:, None, None] * square
-        root = _inverse_root(B.mT @ HB, 1 + rounding)
-        T = root @ HB.mT  # H becomes H - T^T T
-        B_new = T.mT @ root
-        HP = torch.baddbmm(HP, T.mT, T @ torch.cat([P, v], dim=-1), alpha=-1)
-    HP, Hv = HP[..., :r], HP[..., r:]
-    largest, v_new = _largest(Hv, diagonal - T.square().sum(-2))
-    with users_precision(X):
-        A_new = torch.baddbmm(A, X, torch.addcmul(P, HP, 1 / largest, value=-1), alpha=-1)
-        A_new.mul_(scale)
-    grown = torch.stack([damping, scale])
-    total = A_new.sum() + B_new.sum() + T.sum() + v_new.sum() + grown.sum()
-    finite = torch.isfinite(total) & (norm <= LARGEST_GRADIENT[X.dtype]).all()
-    with full_precision():
-        T = torch.where(finite, T, 0)
-        H.baddbmm_(T.mT, T, alpha=-1)
-    diagonal.add_(torch.where(finite, largest * torch.finfo(X.dtype).eps, 0)[..., 0])
-    numbers.copy_(torch.where(finite, grown, numbers))
-    v.copy_(torch.where(finite, v_new, v))
-    return A_new, B_new, finite
+        Args:
+            weight: The weight.
+            state: Its state.
+            X: Its points.
+            A: Left factors of the gradient.
+            B: Right factors.
+
+        Returns:
+            Both factors, and whether everything was finite, or None where the left factor is NaN
+            if it was not. Kernels return memory that the next step overwrites.
+        """
+        rank = B.shape[-1]
+        fused = has_kernel(X, rank)
+        if is_capturing() and not (fused and KEYS[0] in state):
+            raise RuntimeError(
+                "a natural step must be in float32 with factors of rank 128 at most, and come "
+                f"after one like it, to be captured in a CUDA graph: got {X.dtype}, rank {rank} "
+                f"and {'a' if KEYS[0] in state else 'no'} step before. Step outside of the graph."
+            )
+        memory = _memory(state, X)
+        if not fused:
+            return natural_factors(memory, X, A, B)
+        workspace = self._workspaces.get(weight)
+        if workspace is None or not workspace.fits(X, rank, memory):
+            from ..kernels.natural_factors._launches_triton import Workspace
+
+            workspace = self._workspaces[weight] = Workspace(X, rank, memory)
+        if is_capturing():  # the graph knows the memory by its address
+            self._captured.add(workspace)
+        return *workspace(A, B), None
 
 
-def lengthening(k: int, r: int) -> float:
-    """The most by which a direction is longer than its gradient."""
-    return 1 + k / (DAMPING * r)
-
-
-def _memory(state: dict[str, Any], X: Tensor) -> list[Tensor]:
+def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What is known of the moment: its inverse, its numbers, a vector; nothing at first."""
-    if is_capturing():
-        raise RuntimeError(
-            "a natural step cannot be captured in a CUDA graph, since the libraries that factorise "
-            "matrices cannot be: step outside of the graph, or without natural=True."
-        )
     if KEYS[0] not in state:
         n, _, k = X.shape
         kind: Any = {"dtype": X.dtype, "device": X.device}
@@ -120,38 +78,5 @@ def _memory(state: dict[str, Any], X: Tensor) -> list[Tensor]:
     for key in KEYS:  # the parameter may have been moved
         if state[key].dtype != X.dtype or state[key].device != X.device:
             state[key] = state[key].to(X)
-    return [state[key] for key in KEYS]
-
-
-def _norm(F: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Norms over dimensions that stay, in float64, where squares neither overflow nor vanish."""
-    norm = torch.linalg.vector_norm(F, dim=dim, keepdim=True, dtype=torch.float64)
-    return norm.to(F.dtype)
-
-
-def _begin_anew_(H: Tensor, v: Tensor, anew: Bool[Tensor, "n 1 1"]) -> None:
-    """Set H to the identity, and v, where it begins anew; a CPU sees whether it does anywhere."""
-    if H.device.type == "cpu" and not anew.any():
-        return
-    H.mul_(~anew)
-    H.diagonal(dim1=-2, dim2=-1).add_(anew[..., 0])
-    v.masked_fill_(anew, v.shape[-2] ** -0.5)
-
-
-def _largest(
-    Hv: Float[Tensor, "n k 1"], diagonal: Float[Tensor, "n k"]
-) -> tuple[Float[Tensor, "n 1 1"], Float[Tensor, "n k 1"]]:
-    """A bound of the largest eigenvalue of H from below, and a vector of length one towards it."""
-    length = torch.linalg.vector_norm(Hv, dim=-2, keepdim=True)
-    entry, place = diagonal[..., None].max(dim=-2, keepdim=True)
-    axis = torch.arange(Hv.shape[-2], device=Hv.device)[:, None] == place
-    v = torch.where(entry > 1.1 * length, axis.to(Hv), Hv / length)
-    return torch.maximum(length, entry), v
-
-
-def _inverse_root(S: Float[Tensor, "n r r"], one: Float[Tensor, "n 1 1"]) -> Float[Tensor, "n r r"]:
-    r"""$L^{-1}$ for the Cholesky factor L of I + S, where `one` is 1 and what rounding may take."""
-    eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand(S.shape)
-    L, info = torch.linalg.cholesky_ex(one * eye + S)
-    inverse = torch.linalg.solve_triangular(L, eye, upper=False)
-    return torch.where(info[:, None, None] == 0, inverse, torch.nan)
+    H, numbers, v = (state[key] for key in KEYS)
+    return H, numbers, v

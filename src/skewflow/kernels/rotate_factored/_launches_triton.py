@@ -62,8 +62,8 @@ class Workspace:
         self._has_v, self._checks = has_v, new(r, 2)
         self._B = None if has_v else (pairs(r, self._wide_k), new(r), new(r, d))
         self._AX = new(r, k) if has_ax else None
-        self._M, self._M_shares = new(size, size), new(_cut(n, size, d, size)[2], size, size)
-        self._T = new(_cut(n, self._rows, d, k)[2], self._rows, k)
+        self._M, self._M_shares = new(size, size), new(cut_of(n, size, d, size)[2], size, size)
+        self._T = new(cut_of(n, self._rows, d, k)[2], self._rows, k)
         self._MW, self._JT = new(size, 2 * size), pairs(size, self._wide_k)
         self._C = new(size, self._wide_k)
         self._C_pairs, self._C_units = pairs(size, self._wide_k), new(self._wide_k)
@@ -155,21 +155,21 @@ class Workspace:
         launches = []
         if self._B is not None:  # V^T = B^T X^T, into the lower half of L^T
             right, units, V = self._B
-            cut = _cut(n, half, k, d, 1)
-            launches.append(_product(V[:, None], right, units, X.mT, None, cut))
+            cut = cut_of(n, half, k, d, 1)
+            launches.append(product_of(V[:, None], right, units, X.mT, None, cut))
             lower = {"L_ptr": self._L, "units_ptr": self._L_units, "V_ptr": V, "half": half, "d": d}
             lower |= {"wide_d": self._wide_d, "FOURS": fours(d), "WIDE": 1024}
             launches.append(Launch(splits._split_lower, n * half, lower, num_warps=4))
-        cut = _cut(n, size, d, size)
+        cut = cut_of(n, size, d, size)
         pairs = (self._L, self._L_units)
-        launches.append(_product(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
+        launches.append(product_of(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
         added = {"out_ptr": self._M, "shares_ptr": self._M_shares, "length": size * size}
         added |= {"SHARES": cut[2], "BLOCK": BLOCK}
         launches.append(Launch(kernels._add_shares, n * _tiles(size * size, BLOCK), added))
-        cut = _cut(n, self._rows, d, k)
+        cut = cut_of(n, self._rows, d, k)
         known = size - self._rows
         pairs = (self._L[:, :, known:], self._L_units[:, known:])
-        launches.append(_product(self._T, *pairs, X, None, cut))
+        launches.append(product_of(self._T, *pairs, X, None, cut))
         shared: dict[str, Any] = {
             "scales_ptr": self._scales,
             "units_ptr": self._L_units,
@@ -209,7 +209,7 @@ class Workspace:
         programs = n * _tiles(size, 64) * _tiles(k, 64)
         launches.append(Launch(kernels._combine, programs, last, num_warps=4))
         columns = (self._C_pairs[:, 0].mT, self._C_units, self._C.mT)
-        launches.append(_split(*columns, self._C_pairs.stride(1), 32, 32))
+        launches.append(split_of(*columns, self._C_pairs.stride(1), 32, 32))
         tile = APPLY
         applied = {**shared, "X_ptr": X, "L_ptr": self._L, **_layout(X)}
         applied |= dict(zip(("x_n", "x_row", "x_column"), X.stride(), strict=True))
@@ -284,7 +284,7 @@ def _layout(X: Float[Tensor, "n d k"]) -> dict[str, bool]:
     return {"FOURS": known and fours(*lengths), "UPRIGHT": upright}
 
 
-def _cut(n: int, a: int, b: int, c: int, most: int | None = None) -> tuple[Tiles, int, int]:
+def cut_of(n: int, a: int, b: int, c: int, most: int | None = None) -> tuple[Tiles, int, int]:
     """The tiles of a product (a, b) (b, c), and how its sums are split: length and number.
 
     A split sum has shares of at least 256; `most` limits their number.
@@ -298,17 +298,18 @@ def _cut(n: int, a: int, b: int, c: int, most: int | None = None) -> tuple[Tiles
     return tile, share, _tiles(b, share)
 
 
-def _product(
+def product_of(
     out: Float[Tensor, "n splits a c"],
     left: Float[Tensor, "n 2 a wide"],
     left_units: Float[Tensor, "n a"],
     right: Tensor,
-    right_units: Float[Tensor, "n c"] | None,
+    right_units: Float[Tensor, "n c"] | Float[Tensor, "n"] | None,
     cut: tuple[Tiles, int, int],
 ) -> Launch:
-    """Pairs times X, or other pairs if these have units; the shares of the sums lie apart."""
+    """Pairs times other pairs, or X, or matrices with units; the shares of the sums lie apart."""
     n, _, a, _ = left.shape
     (b, c), (tile, share, splits) = right.shape[-2:], cut
+    pairs = right.dtype == torch.float16
     arguments = {
         "out_ptr": out, "left_ptr": left, "left_units_ptr": left_units, "right_ptr": right,
         "right_units_ptr": right_units, "a": a, "b": b, "c": c, "share": share, "splits": splits,
@@ -316,16 +317,16 @@ def _product(
         "left_units_n": left_units.stride(0), "right_low": right.stride(1),
         "right_n": right.stride(0), "stride_ri": right.stride(-2), "stride_rj": right.stride(-1),
         "stride_out": out.stride(2), "stride_out_n": out.stride(0) // splits,
-        "SPLIT": right_units is not None, "HIGH": tile.high, "WIDE": tile.wide,
-        "DEPTH": tile.depth, **_layout(right),
+        "SPLIT": pairs, "HAS_UNIT": right_units is not None and not pairs, "HIGH": tile.high,
+        "WIDE": tile.wide, "DEPTH": tile.depth, **_layout(right),
     }  # fmt: skip
-    if right_units is not None:  # whose rows are filled up
+    if pairs:  # whose rows are filled up
         arguments["FOURS"] = False
     programs = n * splits * _tiles(a, tile.high) * _tiles(c, tile.wide)
     return Launch(products._multiply, programs, arguments, **tile.options)
 
 
-def _split(
+def split_of(
     out: Float[Tensor, "n rows length"],
     units: Float[Tensor, "n rows"],
     given: Float[Tensor, "n rows length"],

@@ -38,6 +38,7 @@ def _multiply(
     stride_out,
     stride_out_n,
     SPLIT: tl.constexpr,
+    HAS_UNIT: tl.constexpr,
     FOURS: tl.constexpr,
     UPRIGHT: tl.constexpr,
     HIGH: tl.constexpr,
@@ -47,7 +48,8 @@ def _multiply(
     """The pairs (n, a, b) times X (n, b, c), or other pairs if it is `SPLIT`.
 
     Each share of b lies apart in `out`. Pairs have zeros behind b. `UPRIGHT`: the columns of X
-    are contiguous, not its rows. `FOURS`: see `fours`.
+    are contiguous, not its rows. `FOURS`: see `fours`. `HAS_UNIT`: the matrices in the place of X
+    have units of their own.
     """
     if FOURS:
         b, c, right_n = b // 4 * 4, c // 4 * 4, right_n // 4 * 4
@@ -65,6 +67,10 @@ def _multiply(
     at_left = left_ptr + matrix * left_n + rows * stride_left
     at_right = right_ptr + matrix * right_n + columns * stride_rj
     above, before = rows < a, columns < c
+    unit = UNIT
+    if HAS_UNIT:
+        unit = tl.load(right_units_ptr + matrix)
+    scale = 1 / unit
     total = tl.zeros((HIGH, WIDE), tl.float32)
     for first in range(split * share, min(split * share + share, b), DEPTH):
         inner = (first + tl.arange(0, DEPTH)).to(tl.int64)
@@ -77,14 +83,14 @@ def _multiply(
             right_rest = tl.load(at + right_low, mask=before, other=0.0)
         else:
             X = tl.load(at, mask=before & (inner < b)[:, None], other=0.0)
-            right, right_rest = halves(X * (1 / UNIT))
+            right, right_rest = halves(X * scale)
         zero = tl.zeros((HIGH, WIDE), tl.float32)
         total += dot_of_parts(high, low, right, right_rest, zero)
     total *= tl.load(left_units_ptr + matrix * left_units_n + rows, mask=above, other=0.0)
     if SPLIT:
         total *= tl.load(right_units_ptr + matrix * left_units_n + columns, mask=before, other=0.0)
     else:
-        total *= UNIT
+        total *= unit
     at = out_ptr + part.to(tl.int64) * stride_out_n + rows * stride_out + columns
     tl.store(at, total, mask=above & before)
 

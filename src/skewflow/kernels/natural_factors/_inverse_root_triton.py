@@ -1,0 +1,114 @@
+"""The inverses of the Cholesky factors of small matrices on CUDA, each in one program."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .._triton import Launch
+
+
+@triton.jit
+def _of_block(N, SIZE: tl.constexpr):
+    r"""$L^{-1}$ for $N = LL^\top$, by elimination.
+
+    It takes N to $DL'^\top$, and I to the inverse of the unit factor L'. Both are in one matrix M:
+    what is left of N in the columns to come, the inverse in those before. What is left is
+    symmetric, so its row is its column, too.
+    """
+    at = tl.arange(0, SIZE)
+    i, j = at[:, None], at[None, :]
+    M, pivots = N, tl.full((SIZE,), 1.0, tl.float32)
+    for c in range(SIZE):
+        row = tl.sum(tl.where(i == c, M, 0.0), axis=0)
+        pivot = tl.sum(tl.where(at == c, row, 0.0), axis=0)
+        factor = tl.where(at > c, row / pivot, 0.0)
+        row = tl.where(at == c, 1.0, row)
+        M = tl.where((j == c) & (i > c), 0.0, M) - factor[:, None] * row[None, :]
+        pivots = tl.where(at == c, pivot, pivots)
+    # A pivot that is not positive has no root: what comes of it is NaN.
+    roots = tl.where(pivots > 0, tl.sqrt(tl.maximum(pivots, 0.0)), float("nan"))
+    return tl.where(j < i, M, tl.where(i == j, 1.0, 0.0)) / roots[:, None]
+
+
+@triton.jit
+def _inverse_root(
+    out_ptr,
+    live_ptr,
+    M_ptr,
+    S_ptr,
+    numbers_ptr,
+    r,
+    out_row,
+    S_row,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The same elimination by blocks of rows, of cI + bbS; the matrix M is in memory.
+
+    `numbers` (n, 4) are b, c, whether to do anything, and one that is not used. `live` tells
+    whether that was so and all went well.
+    """
+    matrix = tl.program_id(0).to(tl.int64)
+    at, small = tl.arange(0, SIZE), tl.arange(0, BLOCK)
+    i, j = at[:, None], at[None, :]
+    M_ptr += matrix * SIZE * SIZE
+    S_ptr += matrix * r * S_row
+    out_ptr += matrix * r * out_row
+    b, c = tl.load(numbers_ptr + matrix * 4), tl.load(numbers_ptr + matrix * 4 + 1)
+    inside = (i < r) & (j < r)
+    S = tl.load(S_ptr + i * S_row + j, mask=inside, other=0.0)
+    S += tl.load(S_ptr + j * S_row + i, mask=inside, other=0.0)
+    one = tl.where(i == j, 1.0, 0.0)
+    tl.store(M_ptr + i * SIZE + j, tl.where(inside, c * one + 0.5 * b * b * S, one))
+    nothing = 0.0 * tl.load(numbers_ptr + matrix * 4 + 2)
+    tl.debug_barrier()
+    for first in range(0, SIZE, BLOCK):
+        rows = first + small
+        N = tl.load(M_ptr + rows[:, None] * SIZE + rows[None, :])
+        root = _of_block(N, BLOCK)
+        panel = tl.load(M_ptr + rows[:, None] * SIZE + j)
+        own = (at >= first) & (at < first + BLOCK)
+        panel = tl.where(own[None, :], tl.where(rows[:, None] == j, 1.0, 0.0), panel)
+        Z = tl.dot(root, panel, input_precision="tf32x3")
+        present = (rows[:, None] < r) & (j < r)
+        below = tl.where(j <= rows[:, None], Z, 0.0)
+        tl.store(out_ptr + rows[:, None] * out_row + j, below, mask=present)
+        nothing += tl.sum(0.0 * Z)
+        later = at >= first + BLOCK
+        M = tl.load(M_ptr + i * SIZE + j)
+        M = tl.where(later[:, None] & own[None, :], 0.0, M)
+        right = tl.where(later[None, :], Z, 0.0)
+        M -= tl.dot(tl.trans(right), Z, input_precision="tf32x3")
+        tl.debug_barrier()
+        tl.store(M_ptr + i * SIZE + j, M, mask=later[:, None] & (j < SIZE))
+        tl.debug_barrier()
+    usable = tl.load(numbers_ptr + matrix * 4 + 2) > 0
+    tl.store(live_ptr + matrix, usable & (nothing == 0))
+
+
+def padded(r: int) -> int:
+    """Rows of the matrix in which the elimination takes place."""
+    return max(16, int(triton.next_power_of_2(r)))
+
+
+def inverse_root_of(
+    out: Tensor, live: Tensor, M: Tensor, S: Tensor, numbers: Tensor, r: int
+) -> Launch:
+    r"""The launch that finds $L^{-1}$ for the Cholesky factor L of $cI + b^2 S$.
+
+    Args:
+        out: Where they go, as the first r columns of (n, r, any).
+        live: Which matrices were to be done, and had a factor, a bool for each.
+        M: Memory of (n, p, p) numbers, p `padded` rows.
+        S: Symmetric matrices, but for rounding, the first r columns of (n, r, any).
+        numbers: b, c, 1.0 for matrices that are to be done, and another number (n, 4).
+        r: Rows.
+    """
+    size = M.shape[-1]
+    arguments = {
+        "out_ptr": out, "live_ptr": live, "M_ptr": M, "S_ptr": S, "numbers_ptr": numbers, "r": r,
+        "out_row": out.stride(1), "S_row": S.stride(1), "SIZE": size, "BLOCK": min(size, 32),
+    }  # fmt: skip
+    return Launch(_inverse_root, len(live), arguments, num_warps=8 if size > 64 else 4)

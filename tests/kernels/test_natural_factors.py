@@ -1,0 +1,114 @@
+"""Natural factors: the CUDA kernels against the reference in float64, and what they refuse."""
+
+import pytest
+import torch
+
+from helpers import randn, random_stiefel
+from skewflow.kernels.natural_factors import reference
+from skewflow.kernels.natural_factors.reference import natural_factors
+
+pytest.importorskip("triton")
+
+from skewflow.kernels.natural_factors._inverse_root_triton import inverse_root_of, padded
+from skewflow.kernels.natural_factors._launches_triton import Workspace
+
+pytestmark = [
+    pytest.mark.usefixtures("poisoned_memory"),
+    # numpy, which the interpreter computes with, tells of what the kernels mean to do.
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered"),
+]
+
+SHAPES = [(1, 70, 70, 20), (2, 60, 33, 7), (1, 40, 40, 1), (2, 20, 7, 12), (1, 600, 300, 5)]
+"""(n, d, k, r): square, thin, of rank one, of rank above k, and with sums that are split."""
+
+
+def memory(n, k, device="cpu", dtype=torch.float64):
+    kind = {"dtype": dtype, "device": device}
+    H = torch.eye(k, **kind).repeat(n, 1, 1)
+    return H, torch.zeros(2, n, 1, 1, **kind), torch.full((n, k, 1), k**-0.5, **kind)
+
+
+def inverse_root(S, b, c, device):
+    n, r, _ = S.shape
+    usable = torch.ones(n)
+    numbers = torch.stack([b, c, usable, usable], dim=-1).float().to(device)
+    out = torch.zeros(n, r, r + 3, device=device)
+    live = torch.zeros(n, dtype=torch.bool, device=device)
+    M = torch.empty(n, padded(r), padded(r), device=device)
+    inverse_root_of(out, live, M, S.float().to(device), numbers, r)({}, 0)
+    assert not out[..., r:].any()
+    return out[..., :r].double().cpu(), live
+
+
+@pytest.mark.parametrize("r", [1, 5, 16, 33, 128])
+def test_the_inverse_root_is_that_of_torch(r, generator, device):
+    F = randn(2, r, 2 * r, generator=generator, dtype=torch.float64)
+    S = F @ F.mT
+    b, c = torch.tensor([0.1, 3.0]).double(), torch.tensor([1.0, 1.5]).double()
+    found, live = inverse_root(S, b, c, device)
+    N = c[:, None, None] * torch.eye(r, dtype=torch.float64) + b[:, None, None] ** 2 * S
+    wanted = torch.linalg.inv(torch.linalg.cholesky(N))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(found, found.tril()) and live.all()
+
+
+def test_what_has_no_root_is_not_live(device):
+    S = torch.stack([-2 * torch.eye(5), torch.eye(5)]).double()
+    one = torch.ones(2).double()
+    assert inverse_root(S, one, one, device)[1].tolist() == [False, True]
+    S[1, 4, 0] = torch.nan
+    assert not inverse_root(S, one, one, device)[1].any()
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_kernels_are_the_reference(shape, across, generator, device, monkeypatch):
+    ratio = torch.finfo(torch.float32).eps / torch.finfo(torch.float64).eps
+    monkeypatch.setattr(reference, "ROUNDING", reference.ROUNDING * ratio)  # that of float32
+    n, d, k, r = shape
+    X = random_stiefel(d, k, batch=(n,), generator=generator, dtype=torch.float64)
+    Y = X.float().to(device)
+    if across:
+        Y = Y.mT.contiguous().mT  # as a wide weight is seen
+    ours, theirs = memory(n, k, device, torch.float32), memory(n, k)
+    workspace = Workspace(Y, r, ours)
+    for step in range(4):
+        A, B = (randn(n, rows, r, generator=generator, dtype=torch.float64) for rows in (d, k))
+        B *= 30.0 if step == 2 else 1.0  # which begins anew
+        *wanted, finite = natural_factors(theirs, X, A, B)
+        given = [F.float().to(device) for F in (A, B)]
+        found = workspace(*(F.mT.contiguous().mT if across else F for F in given))
+        assert finite and workspace._live.all()
+        names = ("A", "B", "H", "numbers", "v")
+        for name, F, G in zip(names, (*found, *ours), (*wanted, *theirs), strict=True):
+            error = float((F.double().cpu() - G).norm() / G.norm())
+            assert error < 2e-5, (name, step, error)
+        H = ours[0]
+        assert torch.equal(H, H.mT)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_not_usable_changes_nothing(place, value, generator, device):
+    n, d, k, r = 2, 40, 20, 6
+    X = random_stiefel(d, k, batch=(n,), generator=generator, dtype=torch.float32).to(device)
+    state = memory(n, k, device, torch.float32)
+    workspace = Workspace(X, r, state)
+    pairs = [[randn(n, m, r, generator=generator).float().to(device) for m in (d, k)] for _ in "ab"]
+    workspace(*pairs[0])
+    before = [F.clone() for F in state]
+    pairs[1][place][1, 3, 2] = value
+    A, _ = workspace(*pairs[1])
+    assert A[1].isnan().all() and A[0].isfinite().all()
+    for F, old in zip(state, before, strict=True):
+        at = 1 if F.dim() == 4 else 0
+        assert torch.equal(F.select(at, 1), old.select(at, 1))
+        assert not torch.equal(F.select(at, 0), old.select(at, 0)) or F.dim() == 4
+
+
+def test_gradients_of_zeros_are_no_beginning(generator, device):
+    X = random_stiefel(30, 20, batch=(1,), generator=generator, dtype=torch.float32).to(device)
+    state = memory(1, 20, device, torch.float32)
+    workspace = Workspace(X, 4, state)
+    A, B = workspace(*(torch.zeros(1, m, 4, device=device) for m in (30, 20)))
+    assert not A.any() and not B.any() and not state[1].any() and workspace._live.all()
