@@ -190,7 +190,7 @@ def main() -> None:
         A, B = torch.zeros(1, rank, 600).mT, torch.zeros(1, 200, rank)
         for launch in [*natural._take(A, B), *natural._make(X)]:
             shared = compile_launch(launch)
-            print(launch.kernel.__name__, rank)
+            print("natural", launch.kernel.__name__, rank)
             if shared > SHARED:
                 raise MemoryError(f"natural factors take {shared} bytes of shared memory.")
     out, live = torch.zeros(2, 200, 200), torch.ones(2, dtype=torch.bool)

@@ -23,6 +23,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(variants, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("_rotate_rows") == 4
     assert done.stdout.count("generate ") == 3
+    assert done.stdout.count("natural _inverse_root") == 2
     assert done.stdout.count("_advance") == done.stdout.count("_retreat") == 2
     for name in (
         "_take",

@@ -9,7 +9,8 @@ from skewflow.kernels.natural_factors.reference import natural_factors
 
 pytest.importorskip("triton")
 
-from skewflow.kernels.natural_factors._inverse_root_triton import inverse_root_of, padded
+from skewflow.kernels.natural_factors import _launches_triton as launches
+from skewflow.kernels.natural_factors._inverse_root_triton import ROWS, inverse_root_of, padded
 from skewflow.kernels.natural_factors._launches_triton import Workspace
 
 pytestmark = [
@@ -34,8 +35,8 @@ def inverse_root(S, b, c, device):
     numbers = torch.stack([b, c, usable, usable], dim=-1).float().to(device)
     out = torch.zeros(n, r, r + 3, device=device)
     live = torch.zeros(n, dtype=torch.bool, device=device)
-    M = torch.empty(n, padded(r), padded(r), device=device)
-    inverse_root_of(out, live, M, S.float().to(device), numbers, r)({}, 0)
+    panel = torch.empty(n, ROWS, padded(r), device=device)
+    inverse_root_of(out, live, panel, S.float().to(device), numbers, r)({}, 0)
     assert not out[..., r:].any()
     return out[..., :r].double().cpu(), live
 
@@ -85,6 +86,21 @@ def test_the_kernels_are_the_reference(shape, across, generator, device, monkeyp
             assert error < 2e-5, (name, step, error)
         H = ours[0]
         assert torch.equal(H, H.mT)
+
+
+def test_coarse_products_are_those_with_the_points(generator, device, monkeypatch):
+    X = random_stiefel(90, 40, batch=(1,), generator=generator, dtype=torch.float32).to(device)
+    A, B = (randn(1, rows, 6, generator=generator).float().to(device) for rows in (90, 40))
+    found = []
+    for coarse in (False, True):
+        monkeypatch.setattr(launches, "is_coarse", lambda X, coarse=coarse: coarse)
+        state = memory(1, 40, device, torch.float32)
+        A_new, B_new = Workspace(X, 6, state)(A, B)
+        found.append((A_new.clone(), B_new.clone(), *state))
+    (A_fine, *exact), (A_coarse, *same) = found
+    error = float((A_fine - A_coarse).norm() / A_fine.norm())
+    assert 1e-6 < error < 1e-3
+    assert all(torch.equal(F, G) for F, G in zip(exact[:2], same[:2], strict=True))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])

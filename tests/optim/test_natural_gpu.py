@@ -42,6 +42,20 @@ def test_steps_are_those_of_float64_on_the_cpu(shape, generator):
     assert orthogonality_error(tall).max() / min(shape[:2]) ** 0.5 < 1e-6
 
 
+def test_coarse_products_turn_the_direction_only(generator, monkeypatch):
+    p, q, pairs = made(300, 200, 20, generator)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
+    ours, theirs = (FlowSGD([X], 5e-4, natural=True) for X in (p, q))
+    for A, B in pairs:
+        ours.step(factors={p: (A.cuda(), B.cuda())})
+        theirs.step(factors={q: (A.double(), B.double())})
+    error = (p.detach().double().cpu() - q.detach()).abs().max()
+    assert 1e-6 < error < 2e-3
+    inverse = ours.state[p]["inverse_moment"].double().cpu()
+    torch.testing.assert_close(inverse, theirs.state[q]["inverse_moment"], rtol=0, atol=1e-4)
+    assert orthogonality_error(p.detach()) / 200**0.5 < 1e-6
+
+
 def test_a_graph_of_the_user_goes_on_with_the_moment(generator):
     p, _, pairs = made(300, 200, 20, generator)
     q = torch.nn.Parameter(p.detach().clone())
@@ -63,13 +77,13 @@ def test_a_graph_of_the_user_goes_on_with_the_moment(generator):
 
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
-@pytest.mark.parametrize("rank, before", [(20, False), (150, True)])
-def test_what_cannot_be_captured_is_refused(rank, before, generator):
-    p, _, pairs = made(800, 700, rank, generator)
-    A, B = (F.cuda() for F in pairs[0])
-    optimizer = FlowSGD([p], 5e-4, natural=before)
+@pytest.mark.parametrize("rank, dtype", [(20, torch.float64), (150, torch.float32)])
+def test_what_cannot_be_captured_is_refused(rank, dtype, generator):
+    _, q, pairs = made(800, 700, rank, generator)
+    p = torch.nn.Parameter(q.detach().to("cuda", dtype))
+    A, B = (F.to("cuda", dtype) for F in pairs[0])
+    optimizer = FlowSGD([p], 5e-4, natural=True)
     optimizer.step(factors={p: (A, B)})
-    optimizer.param_groups[0]["natural"] = True
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="to be captured"), torch.cuda.graph(graph):
         optimizer.step(factors={p: (A, B)})

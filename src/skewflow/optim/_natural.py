@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..kernels.natural_factors import has_kernel
+from ..kernels.natural_factors import LARGEST, has_kernel
 from ..kernels.natural_factors.reference import natural_factors
 from ._capturing import is_capturing
 from ._weights import Weight
@@ -49,9 +49,9 @@ class NaturalFactors:
         fused = has_kernel(X, rank)
         if is_capturing() and not (fused and KEYS[0] in state):
             raise RuntimeError(
-                "a natural step must be in float32 with factors of rank 128 at most, and come "
-                f"after one like it, to be captured in a CUDA graph: got {X.dtype}, rank {rank} "
-                f"and {'a' if KEYS[0] in state else 'no'} step before. Step outside of the graph."
+                f"a natural step must be in float32 with factors of rank {LARGEST} at most, and "
+                f"come after another one, to be captured in a CUDA graph: got {X.dtype}, rank "
+                f"{rank} and {'a' if KEYS[0] in state else 'no'} step before. Step outside of it."
             )
         memory = _memory(state, X)
         if not fused:

@@ -6,8 +6,7 @@ from torch import Tensor
 from ..multiply_parts import SHARED
 
 LARGEST = 128
-"""Highest rank that the CUDA kernels take: a matrix of so many rows is factorised by one program.
-"""
+"""Highest rank that the CUDA kernels take: one program factorises a matrix of so many rows."""
 
 
 def has_kernel(X: Tensor, rank: int) -> bool:

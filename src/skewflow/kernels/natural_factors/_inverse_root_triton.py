@@ -8,6 +8,9 @@ from torch import Tensor
 
 from .._triton import Launch
 
+ROWS = 16
+"""Of a block."""
+
 
 @triton.jit
 def _of_block(N, SIZE: tl.constexpr):
@@ -36,7 +39,7 @@ def _of_block(N, SIZE: tl.constexpr):
 def _inverse_root(
     out_ptr,
     live_ptr,
-    M_ptr,
+    panel_ptr,
     S_ptr,
     numbers_ptr,
     r,
@@ -45,7 +48,7 @@ def _inverse_root(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The same elimination by blocks of rows, of cI + bbS; the matrix M is in memory.
+    """The same elimination of cI + bbS by blocks of rows, which are seen in turn by all threads.
 
     `numbers` (n, 4) are b, c, whether to do anything, and one that is not used. `live` tells
     whether that was so and all went well.
@@ -53,39 +56,35 @@ def _inverse_root(
     matrix = tl.program_id(0).to(tl.int64)
     at, small = tl.arange(0, SIZE), tl.arange(0, BLOCK)
     i, j = at[:, None], at[None, :]
-    M_ptr += matrix * SIZE * SIZE
+    panel_ptr += matrix * BLOCK * SIZE
     S_ptr += matrix * r * S_row
     out_ptr += matrix * r * out_row
     b, c = tl.load(numbers_ptr + matrix * 4), tl.load(numbers_ptr + matrix * 4 + 1)
+    usable = tl.load(numbers_ptr + matrix * 4 + 2)
     inside = (i < r) & (j < r)
     S = tl.load(S_ptr + i * S_row + j, mask=inside, other=0.0)
     S += tl.load(S_ptr + j * S_row + i, mask=inside, other=0.0)
     one = tl.where(i == j, 1.0, 0.0)
-    tl.store(M_ptr + i * SIZE + j, tl.where(inside, c * one + 0.5 * b * b * S, one))
-    nothing = 0.0 * tl.load(numbers_ptr + matrix * 4 + 2)
-    tl.debug_barrier()
+    M = tl.where(inside, c * one + 0.5 * b * b * S, one)
+    nothing = 0.0 * usable
     for first in range(0, SIZE, BLOCK):
-        rows = first + small
-        N = tl.load(M_ptr + rows[:, None] * SIZE + rows[None, :])
-        root = _of_block(N, BLOCK)
-        panel = tl.load(M_ptr + rows[:, None] * SIZE + j)
-        own = (at >= first) & (at < first + BLOCK)
-        panel = tl.where(own[None, :], tl.where(rows[:, None] == j, 1.0, 0.0), panel)
+        rows = first + small[:, None]
+        mine = (i >= first) & (i < first + BLOCK)
+        tl.store(panel_ptr + (i - first) * SIZE + j, M, mask=mine & (j < SIZE))
+        tl.debug_barrier()
+        root = _of_block(tl.load(panel_ptr + small[:, None] * SIZE + first + small[None, :]), BLOCK)
+        panel = tl.load(panel_ptr + small[:, None] * SIZE + j)
+        tl.debug_barrier()
+        own = (j >= first) & (j < first + BLOCK)
+        panel = tl.where(own, tl.where(rows == j, 1.0, 0.0), panel)
         Z = tl.dot(root, panel, input_precision="tf32x3")
-        present = (rows[:, None] < r) & (j < r)
-        below = tl.where(j <= rows[:, None], Z, 0.0)
-        tl.store(out_ptr + rows[:, None] * out_row + j, below, mask=present)
+        below = tl.where(j <= rows, Z, 0.0)
+        tl.store(out_ptr + rows * out_row + j, below, mask=(rows < r) & (j < r))
         nothing += tl.sum(0.0 * Z)
-        later = at >= first + BLOCK
-        M = tl.load(M_ptr + i * SIZE + j)
-        M = tl.where(later[:, None] & own[None, :], 0.0, M)
-        right = tl.where(later[None, :], Z, 0.0)
+        right = tl.where(j >= first + BLOCK, Z, 0.0)
+        M = tl.where((i >= first + BLOCK) & own, 0.0, M)
         M -= tl.dot(tl.trans(right), Z, input_precision="tf32x3")
-        tl.debug_barrier()
-        tl.store(M_ptr + i * SIZE + j, M, mask=later[:, None] & (j < SIZE))
-        tl.debug_barrier()
-    usable = tl.load(numbers_ptr + matrix * 4 + 2) > 0
-    tl.store(live_ptr + matrix, usable & (nothing == 0))
+    tl.store(live_ptr + matrix, (usable > 0) & (nothing == 0))
 
 
 def padded(r: int) -> int:
@@ -94,21 +93,22 @@ def padded(r: int) -> int:
 
 
 def inverse_root_of(
-    out: Tensor, live: Tensor, M: Tensor, S: Tensor, numbers: Tensor, r: int
+    out: Tensor, live: Tensor, panel: Tensor, S: Tensor, numbers: Tensor, r: int
 ) -> Launch:
     r"""The launch that finds $L^{-1}$ for the Cholesky factor L of $cI + b^2 S$.
 
     Args:
         out: Where they go, as the first r columns of (n, r, any).
         live: Which matrices were to be done, and had a factor, a bool for each.
-        M: Memory of (n, p, p) numbers, p `padded` rows.
+        panel: Memory of (n, ROWS, p) numbers, with the `padded` p.
         S: Symmetric matrices, but for rounding, the first r columns of (n, r, any).
         numbers: b, c, 1.0 for matrices that are to be done, and another number (n, 4).
         r: Rows.
     """
-    size = M.shape[-1]
+    size = padded(r)
     arguments = {
-        "out_ptr": out, "live_ptr": live, "M_ptr": M, "S_ptr": S, "numbers_ptr": numbers, "r": r,
-        "out_row": out.stride(1), "S_row": S.stride(1), "SIZE": size, "BLOCK": min(size, 32),
+        "out_ptr": out, "live_ptr": live, "panel_ptr": panel, "S_ptr": S,
+        "numbers_ptr": numbers, "r": r, "out_row": out.stride(1), "S_row": S.stride(1),
+        "SIZE": size, "BLOCK": ROWS,
     }  # fmt: skip
     return Launch(_inverse_root, len(live), arguments, num_warps=8 if size > 64 else 4)

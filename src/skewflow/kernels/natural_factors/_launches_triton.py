@@ -7,15 +7,22 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
+from ...geometry.precision import is_coarse
 from .._devices import on
 from .._triton import Launch
-from ..multiply_parts._triton import Parts
+from ..multiply_parts._triton import TILES, Parts
 from ..multiply_parts._triton import product_of as product_of_parts
-from ..rotate_factored._launches_triton import BLOCK, Repeated, cut_of, product_of, split_of
-from ..rotate_factored._triton import _add_shares
+from ..rotate_factored._launches_triton import (
+    Repeated,
+    cut_of,
+    product_of,
+    split_of,
+    sum_of,
+    summed,
+)
 from ..update import LARGEST_GRADIENT
 from . import _triton as kernels
-from ._inverse_root_triton import inverse_root_of, padded
+from ._inverse_root_triton import ROWS, inverse_root_of, padded
 from .reference import DAMPING, GROWTH, ROUNDING, lengthening
 
 PADDED = 64
@@ -23,6 +30,9 @@ PADDED = 64
 
 SHARES, HIGH, WIDE = 64, 16, 128
 """Of the squares of columns, that are added up apart; rows and columns of a tile of the rest."""
+
+BLOCK = 4096
+"""Entries that a program looks at together."""
 
 
 class Workspace:
@@ -40,9 +50,9 @@ class Workspace:
     ) -> None:
         n, d, k = X.shape
         self._shape, self._rank, self._state = (n, d, k), rank, state
-        self._place = (X.data_ptr(), *X.stride(), *(F.data_ptr() for F in state))
+        self._place = _place(X, state)
         self._wide_d, self._wide_k = (_tiles(length, PADDED) * PADDED for length in (d, k))
-        rows, size = 2 * rank + 1, padded(rank)
+        rows = 2 * rank + 1
 
         def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(n, *shape, dtype=dtype, device=X.device)
@@ -56,29 +66,29 @@ class Workspace:
         self._A, self._M = pairs(rank, self._wide_d), pairs(rows, self._wide_k)
         self._units = new(rows).fill_(kernels.UNIT.value)
         self._cuts = {
-            "P": cut_of(n, rank, d, k),
-            "HM": cut_of(n, rows, k, k),
-            "S": cut_of(n, rank, k, rows),
-            "XQ": cut_of(n, rank, k, d, 1),
+            "P": cut_of(n, rank, d, k, deep=True),
+            "HM": cut_of(n, 2 * rank, k, k, deep=True),
+            "S": cut_of(n, rank, k, rows, deep=True),
+            "XQ": cut_of(n, rank, k, d, deep=True),
         }
         self._P = new(self._cuts["P"][2], rank, k)
         self._HM_shares = new(self._cuts["HM"][2], rows, k)
-        self._HM = self._HM_shares[:, 0] if self._cuts["HM"][2] == 1 else new(rows, k)
+        self._HM = summed(self._HM_shares)
         self._HM_pairs, self._HM_units = pairs(rows, self._wide_k), new(rows)
-        self._S, self._S_shares = new(rank, rows), new(self._cuts["S"][2], rank, rows)
-        self._root, self._R = new(size, size), new(rank, rows)
+        self._S_shares = new(self._cuts["S"][2], rank, rows)
+        self._S = summed(self._S_shares)
+        self._panel, self._R = new(ROWS, padded(rank)), new(rank, rows)
         self._K, self._out = new(3 * rank + 1, rank), new(3 * rank + 1, k)
         self._T = pairs(_tiles(rank, PADDED) * PADDED, self._wide_k)
         self._T_units = new().fill_(kernels.UNIT.value)
         self._Q, self._Q_units = pairs(rank, self._wide_k), new(rank).fill_(kernels.UNIT_OF_Q.value)
-        self._XQ, self._A_new = new(rank, d), new(rank, d)
+        self._XQ, self._A_new = new(self._cuts["XQ"][2], rank, d), new(rank, d)
         self._first: dict[tuple[Any, ...], list[Launch]] = {}
         self._rest = Repeated(self._make(X))
 
     def fits(self, X: Tensor, rank: int, state: tuple[Tensor, Tensor, Tensor]) -> bool:
-        """Whether all is where it was."""
-        place = (X.data_ptr(), *X.stride(), *(F.data_ptr() for F in state))
-        return rank == self._rank and place == self._place
+        """Whether all is where it was, and as exact."""
+        return rank == self._rank and _place(X, state) == self._place
 
     def __call__(
         self, A: Float[Tensor, "n d r"], B: Float[Tensor, "n k r"]
@@ -146,52 +156,48 @@ class Workspace:
             "eps": torch.finfo(torch.float32).eps, "SHARES": cuts["P"][2],
             "HIGH": HIGH, "WIDE": WIDE, "BLOCK": 32,
         }  # fmt: skip
-        left = self._units[:, :rank]
-        launches = [product_of(self._P, self._A, left, X, None, cuts["P"])]
+        left, coarse = self._units[:, :rank], is_coarse(X)
+        launches = [product_of(self._P, self._A, left, X, None, cuts["P"], coarse=coarse)]
         filled = n * _tiles(rank + 1, HIGH) * _tiles(k, WIDE)
         launches.append(Launch(kernels._fill, filled, shared, num_warps=4))
-        launches.append(
-            product_of(self._HM_shares, self._M, self._units, H, self._unit, cuts["HM"])
-        )
-        if cuts["HM"][2] > 1:
-            launches.append(_added(self._HM, self._HM_shares))
+        shares, M, units = self._HM_shares[:, :, :-1], self._M[:, :, :-1], self._units[:, :-1]
+        launches.append(product_of(shares, M, units, H, self._unit, cuts["HM"]))
+        launches += sum_of(self._HM, self._HM_shares)
+        tile = {**shared, "HIGH": 8, "WIDE": 512}
+        launches.append(Launch(kernels._iterate, n * _tiles(k, 8), tile, num_warps=4))
         low = self._HM_pairs.stride(1)
         launches.append(split_of(self._HM_pairs[:, 0], self._HM_units, self._HM, low, 1, 1024))
         upper, right = self._M[:, :, :rank], self._HM_pairs.mT
         launches.append(product_of(self._S_shares, upper, left, right, self._HM_units, cuts["S"]))
-        launches.append(_added(self._S, self._S_shares))
+        launches += sum_of(self._S, self._S_shares)
         launches.append(
-            inverse_root_of(self._R, self._live, self._root, self._S, self._numbers, rank)
+            inverse_root_of(self._R, self._live, self._panel, self._S, self._numbers, rank)
         )
         small = n * _tiles(rank, 32) * _tiles(rank + 1, 32)
         launches.append(Launch(kernels._solve, small, shared, num_warps=4))
         small = n * _tiles(3 * rank + 1, 32) * _tiles(rank, 32)
         launches.append(Launch(kernels._coefficients, small, shared, num_warps=4))
-        tile = {**shared, "HIGH": 64, "WIDE": 64, "DEPTH": 32}
-        tiles = n * _tiles(3 * rank + 1, 64) * _tiles(k, 64)
+        tile = {**shared, "HIGH": 128, "WIDE": 64, "DEPTH": 32}
+        tiles = n * _tiles(3 * rank + 1, 128) * _tiles(k, 64)
         launches.append(Launch(kernels._outcome, tiles, tile, num_warps=4))
         T = Parts(self._T, self._T_units, rank, k)
-        launches.append(
-            product_of_parts(H, None, T.mT, T, H, -1.0, live=self._live, symmetric=True)
-        )
+        also: dict[str, Any] = {"live": self._live, "symmetric": True, "tiles": TILES[-1]}
+        launches.append(product_of_parts(H, None, T.mT, T, H, -1.0, **also))
         launches.append(Launch(kernels._remember, n, {**shared, "BLOCK": BLOCK}, num_warps=8))
         tiles = n * _tiles(rank, HIGH) * _tiles(k, WIDE)
         launches.append(Launch(kernels._within, tiles, shared, num_warps=4))
-        launches.append(
-            product_of(self._XQ[:, None], self._Q, self._Q_units, X.mT, None, cuts["XQ"])
-        )
+        pairs = (self._Q, self._Q_units)
+        launches.append(product_of(self._XQ, *pairs, X.mT, None, cuts["XQ"], coarse=coarse))
         tiles = n * _tiles(rank, HIGH) * _tiles(d, WIDE)
         given = {**shared, "out_ptr": self._A_new, "A_ptr": self._A, "XQ_ptr": self._XQ}
+        given["SHARES"] = cuts["XQ"][2]
         launches.append(Launch(kernels._give, tiles, given, num_warps=4))
         return launches
 
 
-def _added(out: Float[Tensor, "n a b"], shares: Float[Tensor, "n shares a b"]) -> Launch:
-    """The launch that adds up shares."""
-    n, length = len(out), out[0].numel()
-    arguments = {"out_ptr": out, "shares_ptr": shares, "length": length}
-    arguments |= {"SHARES": shares.shape[1], "BLOCK": BLOCK}
-    return Launch(_add_shares, n * _tiles(length, BLOCK), arguments)
+def _place(X: Tensor, state: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """What the launches depend on besides the factors."""
+    return (X.data_ptr(), *X.stride(), is_coarse(X), *(F.data_ptr() for F in state))
 
 
 def _tiles(length: int, tile: int) -> int:

@@ -164,6 +164,22 @@ def _fill(
 
 
 @triton.jit
+def _iterate(HM_ptr, H_ptr, v_ptr, k, rank, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    """Hv, the last row of (HM)^T."""
+    down = tl.cdiv(k, HIGH)
+    matrix = (tl.program_id(0) // down).to(tl.int64)
+    rows = (tl.program_id(0) % down * HIGH + tl.arange(0, HIGH)).to(tl.int64)
+    total = tl.zeros((HIGH, WIDE), tl.float32)
+    for first in range(0, k, WIDE):
+        columns = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        present = (rows[:, None] < k) & (columns < k)
+        H = tl.load(H_ptr + (matrix * k + rows[:, None]) * k + columns, mask=present, other=0.0)
+        total += H * tl.load(v_ptr + matrix * k + columns, mask=columns < k, other=0.0)
+    at = HM_ptr + (matrix * (2 * rank + 1) + 2 * rank) * k + rows
+    tl.store(at, tl.sum(total, axis=1), mask=rows < k)
+
+
+@triton.jit
 def _solve(R_ptr, S_ptr, numbers_ptr, rank, BLOCK: tl.constexpr):
     r"""The columns of R behind $L^{-1}$: $bL^{-1}B^\top H(P\;v)$, that is T(P v)."""
     down, across = tl.cdiv(rank, BLOCK), tl.cdiv(rank + 1, BLOCK)
@@ -293,9 +309,9 @@ def _within(
 @triton.jit
 def _give(
     out_ptr, A_ptr, XQ_ptr, fresh_ptr, live_ptr, d, rank, wide_d, A_low,
-    HIGH: tl.constexpr, WIDE: tl.constexpr,
+    SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The new A^T; NaN where the factors are not to be used, so that no step is taken."""
+    """The new A^T, with XQ in shares; NaN where no step is to be taken."""
     down, across = tl.cdiv(rank, HIGH), tl.cdiv(d, WIDE)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
     tile = tl.program_id(0) % (down * across)
@@ -305,8 +321,11 @@ def _give(
     at = A_ptr + (matrix * 2 * rank + rows) * wide_d + columns
     A = tl.load(at, mask=present, other=0.0).to(tl.float32)
     A += tl.load(at + A_low, mask=present, other=0.0).to(tl.float32)
-    at = (matrix * rank + rows) * d + columns
-    A = A * UNIT - tl.load(XQ_ptr + at, mask=present, other=0.0)
+    at = XQ_ptr + (matrix * SHARES * rank + rows) * d + columns
+    XQ = tl.zeros((HIGH, WIDE), tl.float32)
+    for share in tl.static_range(SHARES):
+        XQ += tl.load(at + share * rank * d, mask=present, other=0.0)
     scale = tl.load(fresh_ptr + matrix * 2 + 1)
     scale = tl.where(tl.load(live_ptr + matrix) != 0, scale, float("nan"))
-    tl.store(out_ptr + at, scale * A, mask=present)
+    at = out_ptr + (matrix * rank + rows) * d + columns
+    tl.store(at, scale * (A * UNIT - XQ), mask=present)

@@ -39,6 +39,7 @@ def _multiply(
     stride_out_n,
     SPLIT: tl.constexpr,
     HAS_UNIT: tl.constexpr,
+    COARSE: tl.constexpr,
     FOURS: tl.constexpr,
     UPRIGHT: tl.constexpr,
     HIGH: tl.constexpr,
@@ -49,7 +50,7 @@ def _multiply(
 
     Each share of b lies apart in `out`. Pairs have zeros behind b. `UPRIGHT`: the columns of X
     are contiguous, not its rows. `FOURS`: see `fours`. `HAS_UNIT`: the matrices in the place of X
-    have units of their own.
+    have units of their own. `COARSE`: only of the higher parts, which have the bits of TF32.
     """
     if FOURS:
         b, c, right_n = b // 4 * 4, c // 4 * 4, right_n // 4 * 4
@@ -76,7 +77,7 @@ def _multiply(
         inner = (first + tl.arange(0, DEPTH)).to(tl.int64)
         at = at_left + inner[None, :]
         high = tl.load(at, mask=above, other=0.0)
-        low = tl.load(at + left_low, mask=above, other=0.0)
+        at_rest = at + left_low
         at = at_right + inner[:, None] * stride_ri
         if SPLIT:
             right = tl.load(at, mask=before, other=0.0)
@@ -84,8 +85,12 @@ def _multiply(
         else:
             X = tl.load(at, mask=before & (inner < b)[:, None], other=0.0)
             right, right_rest = halves(X * scale)
-        zero = tl.zeros((HIGH, WIDE), tl.float32)
-        total += dot_of_parts(high, low, right, right_rest, zero)
+        if COARSE:
+            total = tl.dot(high, right, total)
+        else:
+            low = tl.load(at_rest, mask=above, other=0.0)
+            zero = tl.zeros((HIGH, WIDE), tl.float32)
+            total += dot_of_parts(high, low, right, right_rest, zero)
     total *= tl.load(left_units_ptr + matrix * left_units_n + rows, mask=above, other=0.0)
     if SPLIT:
         total *= tl.load(right_units_ptr + matrix * left_units_n + columns, mask=before, other=0.0)
