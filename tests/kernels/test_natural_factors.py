@@ -128,3 +128,17 @@ def test_gradients_of_zeros_are_no_beginning(generator, device):
     workspace = Workspace(X, 4, state)
     A, B = workspace(*(torch.zeros(1, m, 4, device=device) for m in (30, 20)))
     assert not A.any() and not B.any() and not state[1].any() and workspace._live.all()
+
+
+@pytest.mark.parametrize("rank", [1, 16])
+def test_samples_that_come_again_leave_the_moment_positive(rank, generator, device):
+    X = random_stiefel(64, 48, batch=(1,), generator=generator, dtype=torch.float32).to(device)
+    state = memory(1, 48, device, torch.float32)
+    workspace = Workspace(X, 16, state)
+    basis = randn(1, 48, rank, generator=generator).float()
+    for step in range(20 if device == "cpu" else 1000):
+        B = basis @ randn(1, rank, 16, generator=generator).float()
+        A = randn(1, 64, 16, generator=generator).float() * (9.0 if step else 1.0)
+        workspace(A.to(device), B.to(device))
+        assert workspace._live.all()
+    assert float(torch.linalg.eigvalsh(state[0].double())[0, 0]) > 0

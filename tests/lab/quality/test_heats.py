@@ -114,6 +114,14 @@ def test_nobody_runs_again_who_failed_or_has_no_rate():
     assert list(again(lost, solver, run("geoopt", 1e-5))) == ["geoopt"]
 
 
+def test_every_auto_close_to_the_target_leads_before_more_choices_by_hand():
+    by_hand = [run("dense", 1e-4), run("s=16", 1e-4, 1e-4)]
+    runs = [run("auto-adam", 1e-4), *by_hand, run("auto", 0.5, 0.5, 2e-4), run("pogo", 1e-4)]
+    assert set(again(*runs)) == {"auto-adam", "dense", "auto", "pogo"}
+    runs[3] = run("auto", 0.5, 0.5, 0.1)
+    assert set(again(*runs)) == {"auto-adam", "dense", "s=16", "pogo"}
+
+
 @pytest.mark.parametrize("gap", [1.5, 3.0])
 def test_a_race_in_which_all_go_uphill_has_leaders_too(gap):
     assert set(again(run("auto", gap), run("pogo", 2.0))) == {"auto", "pogo"}

@@ -106,8 +106,9 @@ def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mappin
     The target is the best final gap of the rivals, or the floor where it is below. In front are
     those who come to it, the first of them first, then the others by their final gaps. Of ours the
     first of "auto" leads, then the choice by hand with the least last gap, which "auto" has to come
-    to, and then the others in front, of the rivals those in front; all but the first of a side only
-    if they come to the target or end close to it.
+    to, then the others of "auto", as the best of them counts, and then those in front, of the
+    rivals those in front; all but the first of a side only if they come to the target or end close
+    to it.
     """
     runs = with_gaps(race)
     rivals = [[run] for run in runs if run["method"] not in ours]
@@ -127,8 +128,8 @@ def _leaders(race: Mapping[str, Any], ours: Collection[str]) -> dict[str, Mappin
     least = {
         m: min(_end(run, race["floor"]) for run in runs if run["method"] == m) for m in by_hand
     }
-    first_ones = [m for m in order if m in AUTO][:1]
-    first_ones += sorted(by_hand, key=lambda m: least[m])[:1]
+    auto = [m for m in order if m in AUTO]
+    first_ones = [*auto[:1], *sorted(by_hand, key=lambda m: least[m])[:1], *auto[1:]]
     leaders: list[str] = []
     for side in (
         [*first_ones, *(m for m in order if m in ours and m not in first_ones)],
