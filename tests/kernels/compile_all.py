@@ -5,6 +5,7 @@ With --all also the largest variants of the small polar step, which take as long
 
 import sys
 from itertools import product
+from unittest.mock import patch
 
 import torch
 from triton.backends.compiler import GPUTarget
@@ -22,7 +23,7 @@ from skewflow.kernels.multiply_parts._triton import (
     split_of,
 )
 from skewflow.kernels.multiply_where._triton import launch_of
-from skewflow.kernels.natural_factors._launches_triton import Workspace as NaturalWorkspace
+from skewflow.kernels.natural_factors import _launches_triton as natural
 from skewflow.kernels.recurrence._triton import advance, retreat
 from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
@@ -51,6 +52,7 @@ NUMBERS = {
     "done": "i64",
     "row": "i32",
     "rank": "i32",
+    "longer": "fp32",
 }
 
 
@@ -132,6 +134,21 @@ def compile_products() -> None:
             raise MemoryError(f"a product of parts takes {shared} bytes of shared memory.")
 
 
+def compile_natural() -> None:
+    """Natural factors, and what large factored steps have in common with them: all their tiles."""
+    for d, k, rank, coarse in ((600, 200, 40, True), (4096, 2048, 128, False)):
+        X, state = torch.zeros(1, d, k), (torch.zeros(1, k, k), torch.zeros(2), torch.zeros(k))
+        A, B = torch.zeros(1, rank, d).mT, torch.zeros(1, k, rank)
+        with patch.object(natural, "is_coarse", lambda X, coarse=coarse: coarse):
+            ours = natural.Workspace(X, rank)
+            launches = [*ours._take(A, B, state), *ours._make(X, state)]
+        for launch in launches:
+            shared = compile_launch(launch)
+            print("natural", launch.kernel.__name__, rank)
+            if shared > SHARED:
+                raise MemoryError(f"natural factors take {shared} bytes of shared memory.")
+
+
 def main() -> None:
     for columns, rich in product((False, True), (False, True)):
         ours = operands(
@@ -184,15 +201,7 @@ def main() -> None:
             print(launch.kernel.__name__, known)
             if shared > SMALL_SHARED:
                 raise MemoryError(f"a factored step takes {shared} bytes of shared memory.")
-    state = torch.zeros(1, 200, 200), torch.zeros(2, 1, 1, 1), torch.zeros(1, 200, 1)
-    for rank in (40, 128):
-        natural = NaturalWorkspace(X, rank, state)
-        A, B = torch.zeros(1, rank, 600).mT, torch.zeros(1, 200, rank)
-        for launch in [*natural._take(A, B), *natural._make(X)]:
-            shared = compile_launch(launch)
-            print("natural", launch.kernel.__name__, rank)
-            if shared > SHARED:
-                raise MemoryError(f"natural factors take {shared} bytes of shared memory.")
+    compile_natural()
     out, live = torch.zeros(2, 200, 200), torch.ones(2, dtype=torch.bool)
     for C, alpha in ((out, 2.0), (None, torch.ones(2))):
         compile_launch(launch_of(out, out, out, live, C, alpha, 1.5))

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered"),
 ]
 
-SHAPES = [(1, 70, 70, 20), (2, 60, 33, 7), (1, 40, 40, 1), (2, 20, 7, 12), (1, 600, 300, 5)]
+SHAPES = [(1, 70, 70, 20), (2, 60, 33, 7), (1, 40, 40, 1), (2, 20, 7, 12), (2, 530, 520, 3)]
 """(n, d, k, r): square, thin, of rank one, of rank above k, and with sums that are split."""
 
 
@@ -72,13 +72,14 @@ def test_the_kernels_are_the_reference(shape, across, generator, device, monkeyp
     if across:
         Y = Y.mT.contiguous().mT  # as a wide weight is seen
     ours, theirs = memory(n, k, device, torch.float32), memory(n, k)
-    workspace = Workspace(Y, r, ours)
+    workspace = Workspace(Y, r)
     for step in range(4):
         A, B = (randn(n, rows, r, generator=generator, dtype=torch.float64) for rows in (d, k))
         B *= 30.0 if step == 2 else 1.0  # which begins anew
         *wanted, finite = natural_factors(theirs, X, A, B)
         given = [F.float().to(device) for F in (A, B)]
-        found = workspace(*(F.mT.contiguous().mT if across else F for F in given))
+        given = [F.mT.contiguous().mT if across else F for F in given]
+        found = workspace(Y, *given, ours)
         assert finite and workspace._live.all()
         names = ("A", "B", "H", "numbers", "v")
         for name, F, G in zip(names, (*found, *ours), (*wanted, *theirs), strict=True):
@@ -95,7 +96,7 @@ def test_coarse_products_are_those_with_the_points(generator, device, monkeypatc
     for coarse in (False, True):
         monkeypatch.setattr(launches, "is_coarse", lambda X, coarse=coarse: coarse)
         state = memory(1, 40, device, torch.float32)
-        A_new, B_new = Workspace(X, 6, state)(A, B)
+        A_new, B_new = Workspace(X, 6)(X, A, B, state)
         found.append((A_new.clone(), B_new.clone(), *state))
     (A_fine, *exact), (A_coarse, *same) = found
     error = float((A_fine - A_coarse).norm() / A_fine.norm())
@@ -109,12 +110,12 @@ def test_what_is_not_usable_changes_nothing(place, value, generator, device):
     n, d, k, r = 2, 40, 20, 6
     X = random_stiefel(d, k, batch=(n,), generator=generator, dtype=torch.float32).to(device)
     state = memory(n, k, device, torch.float32)
-    workspace = Workspace(X, r, state)
+    workspace = Workspace(X, r)
     pairs = [[randn(n, m, r, generator=generator).float().to(device) for m in (d, k)] for _ in "ab"]
-    workspace(*pairs[0])
+    workspace(X, *pairs[0], state)
     before = [F.clone() for F in state]
     pairs[1][place][1, 3, 2] = value
-    A, _ = workspace(*pairs[1])
+    A, _ = workspace(X, *pairs[1], state)
     assert A[1].isnan().all() and A[0].isfinite().all()
     for F, old in zip(state, before, strict=True):
         at = 1 if F.dim() == 4 else 0
@@ -122,11 +123,37 @@ def test_what_is_not_usable_changes_nothing(place, value, generator, device):
         assert not torch.equal(F.select(at, 0), old.select(at, 0)) or F.dim() == 4
 
 
+def test_ranks_of_one_size_share_a_workspace(generator, device):
+    X = random_stiefel(40, 30, batch=(1,), generator=generator, dtype=torch.float32).to(device)
+    shared, state = Workspace(X, 5), memory(1, 30, device, torch.float32)
+    other = tuple(F.clone() for F in state)
+    for rank in (5, 16, 3):
+        A, B = (randn(1, m, rank, generator=generator).float().to(device) for m in (40, 30))
+        ours, theirs = shared(X, A, B, state), Workspace(X, rank)(X, A, B, other)
+        pairs = zip((*ours, *state), (*theirs, *other), strict=True)
+        assert all(F.shape == G.shape and torch.equal(F, G) for F, G in pairs)
+
+
+@pytest.mark.parametrize("columns", [1, 6])
+def test_columns_that_all_but_vanish(columns, generator, device):
+    X = random_stiefel(40, 20, batch=(1,), generator=generator, dtype=torch.float32).to(device)
+    A, B = (randn(1, m, 6, generator=generator).float() for m in (40, 20))
+    A[..., :columns] *= 1e-41
+    state, other = memory(1, 20, device, torch.float32), memory(1, 20, "cpu", torch.float32)
+    workspace = Workspace(X, 6)
+    found = workspace(X, A.to(device), B.to(device), state)
+    *wanted, finite = natural_factors(other, X.cpu(), A, B)
+    assert bool(workspace._live.all()) == bool(finite) == (columns < 6)
+    pairs = zip((*found, *state), (*wanted, *other), strict=True)
+    for F, G in list(pairs)[0 if finite else 2 :]:
+        torch.testing.assert_close(F.cpu(), G, rtol=1e-3, atol=1e-5)
+
+
 def test_gradients_of_zeros_are_no_beginning(generator, device):
     X = random_stiefel(30, 20, batch=(1,), generator=generator, dtype=torch.float32).to(device)
     state = memory(1, 20, device, torch.float32)
-    workspace = Workspace(X, 4, state)
-    A, B = workspace(*(torch.zeros(1, m, 4, device=device) for m in (30, 20)))
+    workspace = Workspace(X, 4)
+    A, B = workspace(X, *(torch.zeros(1, m, 4, device=device) for m in (30, 20)), state)
     assert not A.any() and not B.any() and not state[1].any() and workspace._live.all()
 
 
@@ -134,11 +161,11 @@ def test_gradients_of_zeros_are_no_beginning(generator, device):
 def test_samples_that_come_again_leave_the_moment_positive(rank, generator, device):
     X = random_stiefel(64, 48, batch=(1,), generator=generator, dtype=torch.float32).to(device)
     state = memory(1, 48, device, torch.float32)
-    workspace = Workspace(X, 16, state)
+    workspace = Workspace(X, 16)
     basis = randn(1, 48, rank, generator=generator).float()
     for step in range(20 if device == "cpu" else 1000):
         B = basis @ randn(1, rank, 16, generator=generator).float()
         A = randn(1, 64, 16, generator=generator).float() * (9.0 if step else 1.0)
-        workspace(A.to(device), B.to(device))
+        workspace(X, A.to(device), B.to(device), state)
         assert workspace._live.all()
     assert float(torch.linalg.eigvalsh(state[0].double())[0, 0]) > 0

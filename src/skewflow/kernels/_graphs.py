@@ -1,9 +1,12 @@
 """CUDA graphs of our own: captured without waiting, replayed one after the other."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:  # Triton is imported on use
+    from ._triton import Launch
 
 
 def capture(
@@ -69,3 +72,35 @@ class Graphs:
         if self._stream is not None:
             stream.wait_stream(self._stream)
         self._stream, self._handle = stream, handle
+
+
+class Repeated:
+    """Launches that are the same at every step: from the third on one CUDA graph, in half the time.
+
+    Args:
+        launches: In their order; none of them takes a number.
+    """
+
+    def __init__(self, launches: "list[Launch]") -> None:
+        self._launches, self._calls = launches, 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, device: torch.device) -> None:
+        """Launch them all."""
+        self._calls += 1
+        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            self._launch(device)
+            return
+        if self._graph is None and self._calls > 2:  # by then they are compiled
+            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._graph = capture(lambda: self._launch(device), stream)
+        if self._graph is None:
+            self._launch(device)
+        else:
+            self._graph.replay()
+
+    def _launch(self, device: torch.device) -> None:
+        on_cuda = device.type == "cuda"
+        stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
+        for launch in self._launches:
+            launch({}, stream)

@@ -158,7 +158,7 @@ class FactoredSteps:
             A, B, finite = with_momentum(state, (A, B), tangent, update, window)
             V = AX = None
         elif one.group["natural"]:
-            A, B, finite = self._natural(weight, state, X, A, B)
+            A, B, finite = self._natural(state, X, A, B)
             V = AX = None
             if finite is not None and not late and not finite:
                 raise RuntimeError(

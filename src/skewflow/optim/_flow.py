@@ -95,7 +95,7 @@ class Flow(torch.optim.Optimizer, ABC):
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
         where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
-        `retraction="cayley"`), pairs also of float64, factored (natural ones up to rank 128) and,
+        `retraction="cayley"`), pairs also of float64, factored (natural ones from H100 on) and,
         but for Cayley's, dense steps of float32 (of float64 only in a graph, where they are slow).
         Take a step before the capture, and capture again after `load_state_dict`. A graph keeps its
         learning rate and has no drift guard: take a step outside of it now and then.

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..kernels.multiply_parts import SHARED
 from ..kernels.natural_factors import LARGEST, has_kernel
 from ..kernels.natural_factors.reference import natural_factors
 from ._capturing import is_capturing
-from ._weights import Weight
 
 if TYPE_CHECKING:  # Triton is imported on use
     from ..kernels.natural_factors._launches_triton import Workspace
@@ -18,15 +18,13 @@ KEYS = ("inverse_moment", "moment_numbers", "moment_direction")
 
 
 class NaturalFactors:
-    """Natural factors of weights, and the memory that their kernels need on CUDA."""
+    """Natural factors, and the memory that their kernels need on CUDA."""
 
     def __init__(self) -> None:
-        self._workspaces: dict[Weight, Workspace] = {}
-        self._captured: set[Workspace] = set()
+        self._workspaces: dict[tuple[object, ...], Workspace] = {}
 
     def __call__(
         self,
-        weight: Weight,
         state: dict[str, Any],
         X: Float[Tensor, "n d k"],
         A: Float[Tensor, "n d r"],
@@ -35,35 +33,37 @@ class NaturalFactors:
         """As `natural_factors`.
 
         Args:
-            weight: The weight.
-            state: Its state.
+            state: Of the weight.
             X: Its points.
             A: Left factors of the gradient.
             B: Right factors.
 
         Returns:
             Both factors, and whether everything was finite, or None where the left factor is NaN
-            if it was not. Kernels return memory that the next step overwrites.
+            if it was not. Kernels return memory that the next call overwrites.
         """
         rank = B.shape[-1]
-        fused = has_kernel(X, rank)
-        if is_capturing() and not (fused and KEYS[0] in state):
-            raise RuntimeError(
-                f"a natural step must be in float32 with factors of rank {LARGEST} at most, and "
-                f"come after another one, to be captured in a CUDA graph: got {X.dtype}, rank "
-                f"{rank} and {'a' if KEYS[0] in state else 'no'} step before. Step outside of it."
-            )
-        memory = _memory(state, X)
-        if not fused:
-            return natural_factors(memory, X, A, B)
-        workspace = self._workspaces.get(weight)
-        if workspace is None or not workspace.fits(X, rank, memory):
-            from ..kernels.natural_factors._launches_triton import Workspace
+        if not has_kernel(X, rank):
+            self._check_capture(X, rank, "of a kind that no kernel takes")
+            return natural_factors(_memory(state, X), X, A, B)
+        from ..kernels.natural_factors._launches_triton import Workspace, size_for
 
-            workspace = self._workspaces[weight] = Workspace(X, rank, memory)
-        if is_capturing():  # the graph knows the memory by its address
-            self._captured.add(workspace)
-        return *workspace(A, B), None
+        kind = (X.shape, X.device, size_for(rank))
+        if KEYS[0] not in state or kind not in self._workspaces:  # their beginning cannot be a part
+            self._check_capture(X, rank, "the first of its rank")
+        if kind not in self._workspaces:
+            self._workspaces[kind] = Workspace(X, rank)
+        return *self._workspaces[kind](X, A, B, _memory(state, X)), None
+
+    def _check_capture(self, X: Tensor, rank: int, what: str) -> None:
+        """Raise if a CUDA graph is captured, and cannot be."""
+        if is_capturing():
+            raise RuntimeError(
+                "a natural step can be captured in a CUDA graph if it is of float32, of rank "
+                f"{LARGEST} at most, on a GPU with {SHARED // 1024} KiB of shared memory for a "
+                f"program, and not the first of its rank: this one, of {X.dtype} and rank {rank}, "
+                f"is {what}. Take a step outside of the graph first, or all of them."
+            )
 
 
 def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:

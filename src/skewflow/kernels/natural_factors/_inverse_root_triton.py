@@ -70,7 +70,7 @@ def _inverse_root(
     for first in range(0, SIZE, BLOCK):
         rows = first + small[:, None]
         mine = (i >= first) & (i < first + BLOCK)
-        tl.store(panel_ptr + (i - first) * SIZE + j, M, mask=mine & (j < SIZE))
+        tl.store(panel_ptr + (i - first) * SIZE + j, M, mask=mine)
         tl.debug_barrier()
         root = _of_block(tl.load(panel_ptr + small[:, None] * SIZE + first + small[None, :]), BLOCK)
         panel = tl.load(panel_ptr + small[:, None] * SIZE + j)
@@ -89,7 +89,7 @@ def _inverse_root(
 
 def padded(r: int) -> int:
     """Rows of the matrix in which the elimination takes place."""
-    return max(16, int(triton.next_power_of_2(r)))
+    return max(ROWS, int(triton.next_power_of_2(r)))
 
 
 def inverse_root_of(

@@ -8,31 +8,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .._devices import on
-from .._graphs import capture
+from .._graphs import Repeated
 from .._triton import Launch
-from ..multiply_parts._triton import Tiles
+from ..multiply_parts._triton import PADDED, Tiles
 from . import _products_triton as products
 from . import _split_triton as splits
 from . import _triton as kernels
+from ._pairs_triton import MANY, cut_of, fours, layout_of, pairs_times, split_of, sum_of, summed
 from .reference import LONGEST, coefficients, longest_for, num_rounds
 
 APPLY = Tiles(128, 64, 32, 8, 3)
-MULTIPLY, MULTIPLY_SMALL = Tiles(128, 64, 32, 8, 3), Tiles(64, 64, 32, 4, 3)
-"""The small tiles are for products with few large ones. Each has two sums, that of the tensor cores
-and the total: tiles of 128 x 128 would take so many registers that one program runs at a time."""
-
-DEEP, DEEP_SMALL = Tiles(128, 64, 64, 8, 3), Tiles(64, 64, 64, 4, 3)
-"""For products whose errors change where a step goes, but not that it is a rotation: twice as many
-terms stay in the tensor cores, which is faster."""
-
-BLOCK = 1024
-"""Sums of shares that a program adds up."""
-
-PADDED = 64
-"""Rows of parts begin at multiples of it: those that are loaded at once."""
-
-ENOUGH, MANY = 128, 256
-"""Programs that keep the device busy, and how many are aimed at where sums can be split."""
 
 LARGEST_LR: float = torch.finfo(torch.float32).max
 
@@ -54,7 +39,7 @@ class Workspace:
         self._rows = r if has_ax else size
         self._block = _block(size)
         self._tiles = (size // self._block) ** 2
-        self._wide_d, self._wide_k = (_tiles(length, PADDED) * PADDED for length in (d, k))
+        self._wide_d, self._wide_k = (triton.cdiv(length, PADDED) * PADDED for length in (d, k))
 
         def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(n, *shape, dtype=dtype, device=X.device)
@@ -164,19 +149,19 @@ class Workspace:
         if self._B is not None:  # V^T = B^T X^T, into the lower half of L^T
             right, units, shares, V = self._B
             cut = cut_of(n, half, k, d, deep=True)
-            launches.append(product_of(shares, right, units, X.mT, None, cut))
+            launches.append(pairs_times(shares, right, units, X.mT, None, cut))
             launches += sum_of(V, shares)
             lower = {"L_ptr": self._L, "units_ptr": self._L_units, "V_ptr": V, "half": half, "d": d}
             lower |= {"wide_d": self._wide_d, "FOURS": fours(d), "WIDE": 1024}
             launches.append(Launch(splits._split_lower, n * half, lower, num_warps=4))
         cut = cut_of(n, size, d, size)
         pairs = (self._L, self._L_units)
-        launches.append(product_of(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
+        launches.append(pairs_times(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
         launches += sum_of(self._M, self._M_shares)
         cut = cut_of(n, self._rows, d, k)
         known = size - self._rows
         pairs = (self._L[:, :, known:], self._L_units[:, known:])
-        launches.append(product_of(self._T, *pairs, X, None, cut))
+        launches.append(pairs_times(self._T, *pairs, X, None, cut))
         shared: dict[str, Any] = {
             "scales_ptr": self._scales,
             "units_ptr": self._L_units,
@@ -198,7 +183,7 @@ class Workspace:
             "DEPTH": 32,
         }
         high, wide = 32, 64
-        programs = n * _tiles(size, high) * (_tiles(size, wide) + _tiles(k, wide))
+        programs = n * triton.cdiv(size, high) * (triton.cdiv(size, wide) + triton.cdiv(k, wide))
         sums = {"M_ptr": self._M, "T_ptr": self._T, "AX_ptr": self._AX, "rows_of_t": self._rows}
         sums |= {"checks_ptr": self._checks, "flags_ptr": flag, "usable_ptr": self._usable}
         options = {"HALF": triton.next_power_of_2(half), "HIGH": high, "WIDE": wide}
@@ -213,51 +198,19 @@ class Workspace:
             term |= {"out_ptr": self._P[m % 2], "P_ptr": self._P[(m + 1) % 2]}
             launches.append(Launch(kernels._term, n * self._tiles, {**small, **term}, num_warps=4))
         last = {**shared, "P_ptr": self._P[0], "BLOCK": 64}
-        programs = n * _tiles(size, 64) * _tiles(k, 64)
+        programs = n * triton.cdiv(size, 64) * triton.cdiv(k, 64)
         launches.append(Launch(kernels._combine, programs, last, num_warps=4))
         columns = (self._C_pairs[:, 0].mT, self._C_units, self._C.mT)
         launches.append(split_of(*columns, self._C_pairs.stride(1), 32, 32))
         tile = APPLY
-        applied = {**shared, "X_ptr": X, "L_ptr": self._L, **_layout(X)}
+        applied = {**shared, "X_ptr": X, "L_ptr": self._L, **layout_of(X)}
         applied |= dict(zip(("x_n", "x_row", "x_column"), X.stride(), strict=True))
         applied |= {"C_ptr": self._C_pairs, "C_units_ptr": self._C_units}
         applied |= {"HIGH": tile.high, "WIDE": tile.wide}
         applied["DEPTH"] = tile.depth if size % tile.depth == 0 else 32
-        programs = n * _tiles(d, tile.high) * _tiles(k, tile.wide)
+        programs = n * triton.cdiv(d, tile.high) * triton.cdiv(k, tile.wide)
         launches.append(Launch(products._apply, programs, applied, **tile.options))
         return launches
-
-
-class Repeated:
-    """Launches that are the same at every step: from the third on one CUDA graph, in half the time.
-
-    Args:
-        launches: In their order; none of them takes a number.
-    """
-
-    def __init__(self, launches: list[Launch]) -> None:
-        self._launches, self._calls = launches, 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, device: torch.device) -> None:
-        """Launch them all."""
-        self._calls += 1
-        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
-            self._launch(device)
-            return
-        if self._graph is None and self._calls > 2:  # by then they are compiled
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self._graph = capture(lambda: self._launch(device), stream)
-        if self._graph is None:
-            self._launch(device)
-        else:
-            self._graph.replay()
-
-    def _launch(self, device: torch.device) -> None:
-        on_cuda = device.type == "cuda"
-        stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
-        for launch in self._launches:
-            launch({}, stream)
 
 
 def padded(rank: int) -> int:
@@ -269,104 +222,3 @@ def padded(rank: int) -> int:
 def _block(size: int) -> int:
     """Rows of the tiles of small matrices: more of them when there are few."""
     return 32 if size < 512 else 64
-
-
-def _tiles(length: int, tile: int) -> int:
-    return -(-length // tile)
-
-
-def fours(*lengths: int) -> bool:
-    """Whether all are multiples of four, which the compiler is to be told: 16 bytes at a time.
-
-    It sees by itself which are multiples of 16.
-    """
-    return all(x % 4 == 0 for x in lengths) and any(x % 16 for x in lengths)
-
-
-def _layout(X: Float[Tensor, "n d k"]) -> dict[str, bool]:
-    """What kernels are told about the way X lies in memory."""
-    upright = X.stride(-2) == 1 != X.stride(-1)
-    known = 1 in X.stride()[-2:]
-    lengths = (*X.shape[-2:], X.stride(-1 if upright else -2), X.stride(0))
-    return {"FOURS": known and fours(*lengths), "UPRIGHT": upright}
-
-
-def cut_of(n: int, a: int, b: int, c: int, *, deep: bool = False) -> tuple[Tiles, int, int]:
-    """The tiles of a product (a, b) (b, c), and how its sums are split: length and number.
-
-    A split sum has shares of at least 256.
-    """
-    for tile in (DEEP, DEEP_SMALL) if deep else (MULTIPLY, MULTIPLY_SMALL):
-        tiles = n * _tiles(a, tile.high) * _tiles(c, tile.wide)
-        splits = max(1, min(MANY // tiles, b // 256))
-        if tiles * splits >= ENOUGH:
-            break
-    share = _tiles(_tiles(b, splits), tile.depth) * tile.depth
-    return tile, share, _tiles(b, share)
-
-
-def product_of(
-    out: Float[Tensor, "n splits a c"],
-    left: Float[Tensor, "n 2 a wide"],
-    left_units: Float[Tensor, "n a"],
-    right: Tensor,
-    right_units: Float[Tensor, "n c"] | Float[Tensor, "n"] | None,
-    cut: tuple[Tiles, int, int],
-    *,
-    coarse: bool = False,
-) -> Launch:
-    """Pairs times other pairs, or X, or matrices with units; the shares of the sums lie apart.
-
-    Coarse products have the precision of TF32.
-    """
-    n, _, a, _ = left.shape
-    (b, c), (tile, share, splits) = right.shape[-2:], cut
-    pairs = right.dtype == torch.float16
-    arguments = {
-        "out_ptr": out, "left_ptr": left, "left_units_ptr": left_units, "right_ptr": right,
-        "right_units_ptr": right_units, "a": a, "b": b, "c": c, "share": share, "splits": splits,
-        "left_low": left.stride(1), "left_n": left.stride(0), "stride_left": left.stride(2),
-        "left_units_n": left_units.stride(0), "right_low": right.stride(1),
-        "right_n": right.stride(0), "stride_ri": right.stride(-2), "stride_rj": right.stride(-1),
-        "stride_out": out.stride(2), "stride_out_n": out.stride(0) // splits,
-        "SPLIT": pairs, "HAS_UNIT": right_units is not None and not pairs, "HIGH": tile.high,
-        "WIDE": tile.wide, "DEPTH": tile.depth, "COARSE": coarse, **_layout(right),
-    }  # fmt: skip
-    if pairs:  # whose rows are filled up
-        arguments["FOURS"] = False
-    programs = n * splits * _tiles(a, tile.high) * _tiles(c, tile.wide)
-    return Launch(products._multiply, programs, arguments, **tile.options)
-
-
-def summed(shares: Float[Tensor, "n shares a b"]) -> Float[Tensor, "n a b"]:
-    """Memory for their sum: theirs, if there is one."""
-    return shares[:, 0] if shares.shape[1] == 1 else torch.zeros_like(shares[:, 0])
-
-
-def sum_of(out: Float[Tensor, "n a b"], shares: Float[Tensor, "n shares a b"]) -> list[Launch]:
-    """The launch that adds up shares; none if there is one."""
-    n, num, a, b = shares.shape
-    arguments = {"out_ptr": out, "shares_ptr": shares, "length": a * b}
-    arguments |= {"SHARES": num, "BLOCK": BLOCK}
-    launch = Launch(kernels._add_shares, n * _tiles(a * b, BLOCK), arguments)
-    return [] if num == 1 else [launch]
-
-
-def split_of(
-    out: Float[Tensor, "n rows length"],
-    units: Float[Tensor, "n rows"],
-    given: Float[Tensor, "n rows length"],
-    low: int,
-    rows: int,
-    wide: int,
-) -> Launch:
-    """Split some rows of a matrix; `low` is the way to the lower parts."""
-    n, num, length = given.shape[0], out.shape[1], given.shape[2]
-    arguments = {
-        "out_ptr": out, "units_ptr": units, "given_ptr": given, "rows": num, "length": length,
-        "low": low, "out_n": out.stride(0), "out_row": out.stride(1), "out_inner": out.stride(2),
-        "units_n": units.stride(0), "given_n": given.stride(0), "given_row": given.stride(1),
-        "given_inner": given.stride(2), "ROWS": rows, "WIDE": wide,
-        "FOURS": given.stride(2) == 1 and fours(length, *given.stride()[:2]),
-    }  # fmt: skip
-    return Launch(splits._split, n * num // rows, arguments, num_warps=4)

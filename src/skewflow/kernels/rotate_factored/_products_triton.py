@@ -2,7 +2,7 @@ r"""The large products of `rotate_factored` on CUDA, of numbers that are pairs o
 
 Three products of such parts, $hh' + hl' + lh'$, leave out $2^{-22}$, as TF32 triples do, at twice
 their speed; and a factor is split once, not at every use: see `_split_triton`. Tensor cores cut
-off what they add up, so no sum stays in them for more than `DEPTH` terms.
+off what they add up, so no sum stays in them for more than `DEPTH` terms, unless it may be coarse.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -30,6 +30,7 @@ def _multiply(
     left_low,
     left_n,
     left_units_n,
+    right_units_n,
     stride_left,
     right_low,
     right_n,
@@ -70,14 +71,14 @@ def _multiply(
     above, before = rows < a, columns < c
     unit = UNIT
     if HAS_UNIT:
-        unit = tl.load(right_units_ptr + matrix)
+        unit = tl.load(right_units_ptr + matrix * right_units_n)
     scale = 1 / unit
     total = tl.zeros((HIGH, WIDE), tl.float32)
     for first in range(split * share, min(split * share + share, b), DEPTH):
         inner = (first + tl.arange(0, DEPTH)).to(tl.int64)
         at = at_left + inner[None, :]
         high = tl.load(at, mask=above, other=0.0)
-        at_rest = at + left_low
+        at_low = at + left_low
         at = at_right + inner[:, None] * stride_ri
         if SPLIT:
             right = tl.load(at, mask=before, other=0.0)
@@ -88,12 +89,12 @@ def _multiply(
         if COARSE:
             total = tl.dot(high, right, total)
         else:
-            low = tl.load(at_rest, mask=above, other=0.0)
+            low = tl.load(at_low, mask=above, other=0.0)
             zero = tl.zeros((HIGH, WIDE), tl.float32)
             total += dot_of_parts(high, low, right, right_rest, zero)
     total *= tl.load(left_units_ptr + matrix * left_units_n + rows, mask=above, other=0.0)
     if SPLIT:
-        total *= tl.load(right_units_ptr + matrix * left_units_n + columns, mask=before, other=0.0)
+        total *= tl.load(right_units_ptr + matrix * right_units_n + columns, mask=before, other=0.0)
     else:
         total *= unit
     at = out_ptr + part.to(tl.int64) * stride_out_n + rows * stride_out + columns

@@ -1,0 +1,168 @@
+"""What `natural_factors` does on CUDA before its first product with H.
+
+Matrices lie transposed, with their r columns as rows, filled up with zeros to `size` of them, and
+what is multiplied as pairs of float16 in units that are the same for all entries, as none is larger
+than 1.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+
+import triton
+import triton.language as tl
+
+from ..multiply_parts._triton import store_parts, unit_for
+
+UNIT = tl.constexpr(2.0**-13)
+"""Of entries of columns of length one at most, and of T, since H is I at most."""
+
+
+@triton.jit
+def _of_rows(at, stride, length, first, step, rank, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    """Squares of the entries of every so many rows, added up."""
+    total = tl.zeros((HIGH, WIDE), tl.float64)
+    columns = tl.arange(0, WIDE)[None, :]
+    for begin in range(first, length, step):
+        rows = (begin + tl.arange(0, HIGH)).to(tl.int64)[:, None]
+        present = (rows < length) & (columns < rank)
+        x = tl.load(at + rows * stride, mask=present, other=0.0).to(tl.float64)
+        total += x * x
+    return tl.sum(total, axis=0)
+
+
+@triton.jit(do_not_specialize=["rank"])
+def _squares(
+    sums_ptr, A_ptr, B_ptr, d, k, rank, stride_a, stride_b,
+    SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The squares of the columns of A and of B, in float64; the shares of the rows lie apart."""
+    part, share = tl.program_id(0) // SHARES, tl.program_id(0) % SHARES
+    matrix, columns = (part // 2).to(tl.int64), tl.arange(0, WIDE).to(tl.int64)[None, :]
+    to = sums_ptr + (part.to(tl.int64) * SHARES + share) * WIDE + tl.arange(0, WIDE)
+    first, step = share * HIGH, SHARES * HIGH
+    if part % 2 == 0:
+        at = A_ptr + matrix * stride_a[0] + columns * stride_a[2]
+        tl.store(to, _of_rows(at, stride_a[1], d, first, step, rank, HIGH, WIDE))
+    else:
+        at = B_ptr + matrix * stride_b[0] + columns * stride_b[2]
+        tl.store(to, _of_rows(at, stride_b[1], k, first, step, rank, HIGH, WIDE))
+
+
+@triton.jit(do_not_specialize=["most", "least", "growth", "part", "longer", "rounding"])
+def _decide(
+    numbers_ptr, fresh_ptr, scales_ptr, unit_ptr, state_ptr, sums_ptr, H_ptr,
+    n, k, size, most, least, growth, part, longer, rounding,
+    SHARES: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    r"""The numbers of a step: one program for each matrix.
+
+    `numbers` get $|B|/\sqrt\lambda$, what is added to S, whether the factors are usable and
+    whether the moment begins anew; `fresh` the new $\sqrt\lambda$ and $c/\sqrt\lambda$. `scales`
+    bring the columns of A to length one, and B to the norm one; `unit` is that of H.
+    """
+    matrix = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, WIDE)
+    at = sums_ptr + matrix * 2 * SHARES * WIDE
+    at += tl.arange(0, SHARES)[:, None] * WIDE + columns[None, :]
+    a = tl.sqrt(tl.sum(tl.load(at), axis=0))
+    b = tl.sqrt(tl.sum(tl.load(at + SHARES * WIDE), axis=0))
+    norm = tl.sqrt(tl.sum(a * a * b * b, axis=0))
+    damping = tl.load(state_ptr + matrix).to(tl.float64)
+    scale = tl.load(state_ptr + n + matrix).to(tl.float64)
+    usable = norm <= most  # which NaN is not
+    anew = (norm * part > growth * damping) & usable
+    damping = tl.where(anew, norm * part, damping)
+    usable &= (damping >= least) | (damping == 0)
+    anew &= usable
+    scale = tl.where(anew, damping * longer, scale)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, k, BLOCK):
+        rows = (first + tl.arange(0, BLOCK)).to(tl.int64)
+        at_h = H_ptr + matrix * k * k + rows * (k + 1)
+        largest = tl.maximum(largest, tl.load(at_h, mask=rows < k, other=0.0))
+    diagonal = tl.where(anew, 1.0, tl.max(largest, axis=0))
+    unit, _ = unit_for(diagonal)
+    tl.store(unit_ptr + matrix, unit)
+    long = norm / tl.where(damping > 0, damping, 1.0)  # which it is not for gradients of zeros
+    tl.store(numbers_ptr + matrix * 4, long.to(tl.float32))
+    tl.store(numbers_ptr + matrix * 4 + 1, (1 + rounding * diagonal * long * long).to(tl.float32))
+    tl.store(numbers_ptr + matrix * 4 + 2, tl.where(usable, 1.0, 0.0))
+    tl.store(numbers_ptr + matrix * 4 + 3, tl.where(anew, 1.0, 0.0))
+    tl.store(fresh_ptr + matrix * 2, damping.to(tl.float32))
+    tl.store(fresh_ptr + matrix * 2 + 1, scale.to(tl.float32))
+    of_a = 1 / tl.maximum(a, least)
+    of_b = tl.where(norm > 0, a / tl.where(norm > 0, norm, 1.0), 0.0)
+    at = scales_ptr + matrix * 2 * size + columns
+    tl.store(at, of_a.to(tl.float32), mask=columns < size)
+    tl.store(at + size, of_b.to(tl.float32), mask=columns < size)
+
+
+@triton.jit(do_not_specialize=["even"])
+def _begin(H_ptr, v_ptr, numbers_ptr, k, even, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    """H becomes I, and v a vector with equal entries, where the moment begins anew."""
+    down = tl.cdiv(k, HIGH)
+    matrix = (tl.program_id(0) // down).to(tl.int64)
+    if tl.load(numbers_ptr + matrix * 4 + 3) > 0:
+        rows = (tl.program_id(0) % down * HIGH + tl.arange(0, HIGH)).to(tl.int64)
+        equal = tl.zeros((HIGH,), tl.float32) + even
+        tl.store(v_ptr + matrix * k + rows, equal, mask=rows < k)
+        for first in range(0, k, WIDE):
+            columns = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+            one = tl.where(rows[:, None] == columns, 1.0, 0.0)
+            at = H_ptr + (matrix * k + rows[:, None]) * k + columns
+            tl.store(at, one, mask=(rows[:, None] < k) & (columns < k))
+
+
+@triton.jit(do_not_specialize=["rank"])
+def _take(
+    A_out_ptr, M_ptr, A_ptr, B_ptr, scales_ptr, d, k, rank, size, wide_d, wide_k, A_low, M_low,
+    stride_a, stride_b,
+    HIGH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The scaled factors as pairs: A^T, and B^T as the first rows of M^T; zeros below them."""
+    down, across_d, across_k = tl.cdiv(size, HIGH), tl.cdiv(d, WIDE), tl.cdiv(k, WIDE)
+    across = across_d + across_k
+    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
+    tile = tl.program_id(0) % (down * across)
+    rows = (tile // across * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
+    column = tile % across
+    scales_ptr += matrix * 2 * size + rows
+    if column < across_d:
+        columns = (column * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        present = (rows < size) & (columns < d)
+        given = present & (rows < rank)
+        at = A_ptr + matrix * stride_a[0] + rows * stride_a[2] + columns * stride_a[1]
+        x = tl.load(at, mask=given, other=0.0)
+        x *= tl.load(scales_ptr, mask=rows < size, other=0.0)
+        at = A_out_ptr + (matrix * 2 * size + rows) * wide_d + columns
+        store_parts(at, A_low, x * (1 / UNIT), present)
+    else:
+        columns = ((column - across_d) * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+        present = (rows < size) & (columns < k)
+        given = present & (rows < rank)
+        at = B_ptr + matrix * stride_b[0] + rows * stride_b[2] + columns * stride_b[1]
+        x = tl.load(at, mask=given, other=0.0)
+        x *= tl.load(scales_ptr + size, mask=rows < size, other=0.0)
+        at = M_ptr + (matrix * 2 * (2 * size + 1) + rows) * wide_k + columns
+        store_parts(at, M_low, x * (1 / UNIT), present)
+
+
+@triton.jit
+def _fill(
+    M_ptr, P_ptr, v_ptr, k, size, wide_k, M_low,
+    SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The other rows of M^T: P^T, the sum of its shares, and v^T."""
+    down, across = tl.cdiv(size + 1, HIGH), tl.cdiv(k, WIDE)
+    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
+    tile = tl.program_id(0) % (down * across)
+    rows = (tile // across * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
+    columns = (tile % across * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+    at = P_ptr + (matrix * SHARES * size + rows) * k + columns
+    total = tl.zeros((HIGH, WIDE), tl.float32)
+    for share in tl.static_range(SHARES):
+        total += tl.load(at + share * size * k, mask=(rows < size) & (columns < k), other=0.0)
+    v = tl.load(v_ptr + matrix * k + columns, mask=columns < k, other=0.0)
+    total = tl.where(rows == size, v, total)
+    at = M_ptr + (matrix * 2 * (2 * size + 1) + size + rows) * wide_k + columns
+    inside = (rows <= size) & (columns < k)
+    store_parts(at, M_low, total * (1 / UNIT), inside)
