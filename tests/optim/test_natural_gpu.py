@@ -79,17 +79,11 @@ def test_a_graph_of_the_user_goes_on_with_the_moment(generator):
 
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize(
-    "rank, before, dtype, reason",
-    [
-        (20, 20, torch.float64, "no kernel takes"),
-        (150, 150, torch.float32, "no kernel takes"),
-        (20, 40, torch.float32, "first of its rank"),
-    ],
+    "rank, before, reason", [(150, 150, "no kernel takes"), (20, 40, "first of its rank")]
 )
-def test_what_cannot_be_captured_is_refused(rank, before, dtype, reason, generator):
-    _, q, pairs = made(800, 700, 150, generator)
-    p = torch.nn.Parameter(q.detach().to("cuda", dtype))
-    A, B = (F.to("cuda", dtype) for F in pairs[0])
+def test_what_cannot_be_captured_is_refused(rank, before, reason, generator):
+    p, _, pairs = made(800, 700, 150, generator)
+    A, B = (F.cuda() for F in pairs[0])
     optimizer = FlowSGD([p], 5e-4, natural=True)
     optimizer.step(factors={p: (A[:, :before], B[:, :before])})
     graph = torch.cuda.CUDAGraph()

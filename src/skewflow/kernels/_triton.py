@@ -55,8 +55,7 @@ class Launch:
 
     def __call__(self, numbers: dict[str, Any], stream: int) -> None:
         """Launch with the numbers of this step, those of `Launches`."""
-        if self._run is None:
-            self._first(numbers)
+        if self._run is None and self._first(numbers):
             return
         values = self._values
         for place, name in self._numbers:
@@ -70,12 +69,19 @@ class Launch:
         elif name in self._arguments:
             self._arguments[name] = tensor
 
-    def _first(self, numbers: dict[str, Any]) -> None:
+    def _first(self, numbers: dict[str, Any]) -> bool:
+        """Find the compiled kernel; returns whether Triton had to, which then has launched it."""
         names = self.kernel.arg_names
         given = self._arguments | {k: v for k, v in numbers.items() if k in names}
-        compiled = self.kernel[self._grid](**given, **self.options)
-        if compiled is None:  # interpreted
-            return
+        kinds = (_kind(given[name], name in numbers) for name in names)
+        key = (self.kernel, *sorted(self.options.items()), *kinds)
+        compiled: Any = _compiled.get(key)
+        known = compiled is not None
+        if not known:
+            compiled = self.kernel[self._grid](**given, **self.options)
+            if compiled is None:  # interpreted
+                return True
+            _compiled[key] = compiled
         # What the launcher wants before the arguments: the kernel, and no hooks of a profiler.
         head = [compiled.function, compiled.packed_metadata, None, None, None]
         values = (given[name] for name in names)
@@ -84,6 +90,18 @@ class Launch:
         self._numbers = [(place, name) for name, place in self._places.items() if name in numbers]
         self._run = compiled.run
         self._arguments.clear()
+        return not known
+
+
+_compiled: dict[tuple[Any, ...], Any] = {}
+"""Kernels that Triton has compiled, so that other weights of a shape begin without its search."""
+
+
+def _kind(value: Any, changes: bool) -> Any:
+    """What decides which compiled kernel takes an argument, or more than that."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.device, value.data_ptr() % 16 == 0
+    return type(value) if changes else value
 
 
 @dataclass

@@ -12,7 +12,15 @@ from .._devices import on
 from .._graphs import Repeated
 from .._triton import Launch
 from ..multiply_parts._triton import PADDED, TILES, Parts, product_of
-from ..rotate_factored._pairs_triton import MANY, cut_of, pairs_times, split_of, sum_of, summed
+from ..rotate_factored._pairs_triton import (
+    ENOUGH,
+    MANY,
+    cut_of,
+    pairs_times,
+    split_of,
+    sum_of,
+    summed,
+)
 from ..update import LARGEST_GRADIENT
 from . import _take_triton as taking
 from . import _triton as kernels
@@ -186,8 +194,10 @@ class Workspace:
         launches.append(Launch(kernels._solve, small, shared, num_warps=4))
         small = n * triton.cdiv(3 * size + 1, 32) * triton.cdiv(size, 32)
         launches.append(Launch(kernels._coefficients, small, shared, num_warps=4))
-        tile = {**shared, "HIGH": 128, "WIDE": 64, "DEPTH": 32}
-        tiles = n * triton.cdiv(3 * size + 1, 128) * triton.cdiv(k, 64)
+        wide = triton.cdiv(k, 64)
+        high = 128 if n * wide * 4 >= ENOUGH else 32
+        tile = {**shared, "HIGH": high, "WIDE": 64, "DEPTH": 32}
+        tiles = n * triton.cdiv(3 * size + 1, high) * wide
         launches.append(Launch(kernels._outcome, tiles, tile, num_warps=4))
         T = Parts(self._T, self._T_units, size, k)
         also: dict[str, Any] = {"live": self._live, "symmetric": True, "tiles": TILES[-1]}
