@@ -400,3 +400,36 @@ def test_a_weight_that_becomes_double_takes_its_moment_along() -> None:
     p.data = torch.linalg.qr(p.data.double()).Q
     optimizer.step(factors={p: (0 * pair[0], pair[1])})
     torch.testing.assert_close(optimizer.state[p]["inverse_moment"], moment)
+
+
+def test_a_gradient_that_all_but_vanishes_is_one_of_zeros() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(9, 4)))
+    before, optimizer = p.detach().clone(), FlowSGD([p], 0.1, natural=True)
+    A, B = (F[0].float() for F in random_factors(1, 9, 4, 1, 0))
+    optimizer.step(factors={p: (1e-40 * A, B)})
+    assert torch.equal(p.detach(), before) and not optimizer.state[p]["moment_numbers"].any()
+    optimizer.step(factors={p: (A, B)})
+    assert not torch.equal(p.detach(), before) and optimizer.state[p]["moment_numbers"].all()
+
+
+def test_one_matrix_that_is_not_finite_leaves_the_moments_of_all() -> None:
+    X, state = point(2, 9, 4), {}
+    for seed in range(3):
+        natural_factors(state, X, *random_factors(2, 9, 4, 2, seed))
+    before = copy.deepcopy(state)
+    A, B = random_factors(2, 9, 4, 2, 5)
+    A[0] *= 100 * GROWTH
+    A[1, 0, 0] = math.nan
+    *_, finite = natural_factors(state, X, A, B)
+    assert not finite and is_as(before, state)
+
+
+def test_a_moment_that_moves_in_inference_mode_goes_on_outside_of_it() -> None:
+    p = torch.nn.Parameter(orthogonal_(torch.empty(9, 4)))
+    optimizer = FlowSGD([p], 0.1, natural=True)
+    A, B = (F[0].float() for F in random_factors(1, 9, 4, 1, 0))
+    optimizer.step(factors={p: (A, B)})
+    p.data = p.data.double()
+    with torch.inference_mode():
+        optimizer.step(factors={p: (A.double(), B.double())})
+    optimizer.step(factors={p: (A.double(), B.double())})

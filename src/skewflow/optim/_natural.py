@@ -77,6 +77,7 @@ def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         state.update(zip(KEYS, (inverse, numbers, v), strict=True))
     for key in KEYS:  # the parameter may have been moved
         if state[key].dtype != X.dtype or state[key].device != X.device:
-            state[key] = state[key].to(X)
+            with torch.inference_mode(False):
+                state[key] = state[key].to(X)
     H, numbers, v = (state[key] for key in KEYS)
     return H, numbers, v

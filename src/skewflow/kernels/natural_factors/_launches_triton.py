@@ -66,7 +66,7 @@ class Workspace:
             return torch.zeros(n, 2, rows, length, dtype=torch.float16, device=X.device)
 
         self._sums = new(2, SHARES, triton.next_power_of_2(size), dtype=torch.float64)
-        self._numbers, self._fresh, self._scales = new(4), new(2), new(2, size)
+        self._numbers, self._fresh, self._scales = new(4), new(3), new(2, size)
         self._live, self._unit = new(dtype=torch.bool), new()
         self._A, self._M = pairs(size, self._wide_d), pairs(rows, self._wide_k)
         self._units = units(rows, unit=taking.UNIT.value)

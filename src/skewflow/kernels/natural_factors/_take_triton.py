@@ -57,7 +57,9 @@ def _decide(
 
     `numbers` get $|B|/\sqrt\lambda$, what is added to S, whether the factors are usable and
     whether the moment begins anew; `fresh` the new $\sqrt\lambda$ and $c/\sqrt\lambda$. `scales`
-    bring the columns of A to length one, and B to the norm one; `unit` is that of H.
+    bring the columns of A to length one, and give their lengths to those of B, which the third of
+    `fresh` brings to the norm one; `unit` is that of H. What is shorter than any normal number is a
+    gradient of zeros.
     """
     matrix = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDE)
@@ -68,11 +70,9 @@ def _decide(
     norm = tl.sqrt(tl.sum(a * a * b * b, axis=0))
     damping = tl.load(state_ptr + matrix).to(tl.float64)
     scale = tl.load(state_ptr + n + matrix).to(tl.float64)
-    usable = norm <= most  # which NaN is not
-    anew = (norm * part > growth * damping) & usable
+    usable = norm * longer <= most  # which NaN is not
+    anew = (norm * part > growth * damping) & (norm * part >= least) & usable
     damping = tl.where(anew, norm * part, damping)
-    usable &= (damping >= least) | (damping == 0)
-    anew &= usable
     scale = tl.where(anew, damping * longer, scale)
     largest = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, k, BLOCK):
@@ -87,13 +87,14 @@ def _decide(
     tl.store(numbers_ptr + matrix * 4 + 1, (1 + rounding * diagonal * long * long).to(tl.float32))
     tl.store(numbers_ptr + matrix * 4 + 2, tl.where(usable, 1.0, 0.0))
     tl.store(numbers_ptr + matrix * 4 + 3, tl.where(anew, 1.0, 0.0))
-    tl.store(fresh_ptr + matrix * 2, damping.to(tl.float32))
-    tl.store(fresh_ptr + matrix * 2 + 1, scale.to(tl.float32))
-    of_a = 1 / tl.maximum(a, least)
-    of_b = tl.where(norm > 0, a / tl.where(norm > 0, norm, 1.0), 0.0)
+    tl.store(fresh_ptr + matrix * 3, damping.to(tl.float32))
+    tl.store(fresh_ptr + matrix * 3 + 1, scale.to(tl.float32))
+    some = norm >= least
+    of_all = tl.where(some, 1 / tl.where(some, norm, 1.0), 0.0)
+    tl.store(fresh_ptr + matrix * 3 + 2, of_all.to(tl.float32))
     at = scales_ptr + matrix * 2 * size + columns
-    tl.store(at, of_a.to(tl.float32), mask=columns < size)
-    tl.store(at + size, of_b.to(tl.float32), mask=columns < size)
+    tl.store(at, (1 / tl.maximum(a, least)).to(tl.float32), mask=columns < size)
+    tl.store(at + size, a.to(tl.float32), mask=columns < size)
 
 
 @triton.jit(do_not_specialize=["even"])
@@ -114,8 +115,8 @@ def _begin(H_ptr, v_ptr, numbers_ptr, k, even, HIGH: tl.constexpr, WIDE: tl.cons
 
 @triton.jit(do_not_specialize=["rank"])
 def _take(
-    A_out_ptr, M_ptr, A_ptr, B_ptr, scales_ptr, d, k, rank, size, wide_d, wide_k, A_low, M_low,
-    stride_a, stride_b,
+    A_out_ptr, M_ptr, A_ptr, B_ptr, scales_ptr, fresh_ptr, d, k, rank, size, wide_d, wide_k,
+    A_low, M_low, stride_a, stride_b,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The scaled factors as pairs: A^T, and B^T as the first rows of M^T; zeros below them."""
@@ -142,6 +143,7 @@ def _take(
         at = B_ptr + matrix * stride_b[0] + rows * stride_b[2] + columns * stride_b[1]
         x = tl.load(at, mask=given, other=0.0)
         x *= tl.load(scales_ptr + size, mask=rows < size, other=0.0)
+        x *= tl.load(fresh_ptr + matrix * 3 + 2)
         at = M_ptr + (matrix * 2 * (2 * size + 1) + rows) * wide_k + columns
         store_parts(at, M_low, x * (1 / UNIT), present)
 

@@ -130,8 +130,8 @@ def _remember(
     largest = tl.maximum(length, most)
     tl.store(numbers_ptr + matrix * 4 + 1, largest)
     if tl.load(live_ptr + matrix) != 0:
-        tl.store(state_ptr + matrix, tl.load(fresh_ptr + matrix * 2))
-        tl.store(state_ptr + n + matrix, tl.load(fresh_ptr + matrix * 2 + 1))
+        tl.store(state_ptr + matrix, tl.load(fresh_ptr + matrix * 3))
+        tl.store(state_ptr + n + matrix, tl.load(fresh_ptr + matrix * 3 + 1))
         for first in range(0, k, BLOCK):
             rows = (first + tl.arange(0, BLOCK)).to(tl.int64)
             Hv = tl.load(out_ptr + rows, mask=rows < k, other=0.0)
@@ -183,7 +183,7 @@ def _give(
     XQ = tl.zeros((HIGH, WIDE), tl.float32)
     for share in tl.static_range(SHARES):
         XQ += tl.load(at + share * size * d, mask=present, other=0.0)
-    scale = tl.load(fresh_ptr + matrix * 2 + 1)
+    scale = tl.load(fresh_ptr + matrix * 3 + 1)
     scale = tl.where(tl.load(live_ptr + matrix) != 0, scale, float("nan"))
     at = out_ptr + (matrix * size + rows) * d + columns
     tl.store(at, scale * (A * UNIT - XQ), mask=present)

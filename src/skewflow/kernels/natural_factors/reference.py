@@ -63,7 +63,9 @@ def natural_factors(
     lengths = _norm(A, -2)
     A, B = A / lengths.clamp_min(torch.finfo(A.dtype).tiny), B * lengths
     norm, share = _norm(B, (-2, -1)), (DAMPING / k) ** 0.5
-    anew = (norm * share > GROWTH * damping) & (norm <= LARGEST_GRADIENT[X.dtype])
+    usable = (norm * lengthening(k, r) <= LARGEST_GRADIENT[X.dtype]).all()  # which NaN is not
+    some = norm * share >= torch.finfo(X.dtype).tiny  # what is less is a gradient of zeros
+    anew = (norm * share > GROWTH * damping) & some & usable
     _begin_anew_(H, v, anew)
     damping = torch.where(anew, norm * share, damping)
     scale = torch.where(anew, damping * lengthening(k, r), scale)
@@ -86,7 +88,7 @@ def natural_factors(
         A_new.mul_(scale)
     grown = torch.stack([damping, scale])
     total = A_new.sum() + B_new.sum() + T.sum() + v_new.sum() + grown.sum()
-    finite = torch.isfinite(total) & (norm <= LARGEST_GRADIENT[X.dtype]).all()
+    finite = torch.isfinite(total) & usable
     with full_precision():
         T = torch.where(finite, T, 0)
         H.baddbmm_(T.mT, T, alpha=-1)
