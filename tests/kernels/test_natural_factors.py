@@ -61,8 +61,11 @@ def test_what_has_no_root_is_not_live(device):
     assert not inverse_root(S, one, one, device)[1].any()
 
 
-@pytest.mark.parametrize("across", [False, True])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "across"),
+    [(SHAPES[0], True), *((shape, n % 2 == 1) for n, shape in enumerate(SHAPES))],
+    ids=str,
+)
 def test_the_kernels_are_the_reference(shape, across, generator, device, monkeypatch):
     ratio = torch.finfo(torch.float32).eps / torch.finfo(torch.float64).eps
     monkeypatch.setattr(reference, "ROUNDING", reference.ROUNDING * ratio)  # that of float32
@@ -172,7 +175,7 @@ def test_samples_that_come_again_leave_the_moment_positive(rank, generator, devi
     state = memory(1, 48, device, torch.float32)
     workspace = Workspace(X, 16)
     basis = randn(1, 48, rank, generator=generator).float()
-    for step in range(20 if device == "cpu" else 1000):
+    for step in range(8 if device == "cpu" else 1000):
         B = basis @ randn(1, rank, 16, generator=generator).float()
         A = randn(1, 64, 16, generator=generator).float() * (9.0 if step else 1.0)
         workspace(X, A.to(device), B.to(device), state)
