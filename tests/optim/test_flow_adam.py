@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import assert_close, randn, scipy_expm
+from helpers import assert_close, randn, random_stiefel, scipy_expm
 from skewflow.geometry import haar, orthogonality_error, project, tangent_project
 from skewflow.geometry.matrices import MatrixView, as_matrices
 from skewflow.kernels.permutation import matching_at, order_at
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim._dense import adapted_step, dense_step
+from skewflow.optim._tangent import tangent_part
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 BETAS, EPS = (0.8, 0.95), 1e-4
@@ -193,3 +195,15 @@ def test_the_state_of_flow_sgd_is_refused(generator):
     optimizer = FlowAdam([p], lr=0.1)
     with pytest.raises(ValueError, match="that of the same optimiser.*no `betas`"):
         optimizer.load_state_dict(FlowSGD([p], lr=0.1).state_dict())
+
+
+@pytest.mark.parametrize("lr", [1e-3, 0.1, 30.0])
+def test_a_square_matrix_alone_takes_the_step_of_a_batch(lr, generator):
+    X = random_stiefel(12, 12, generator=generator, dtype=torch.float64)
+    D = randn(12, 12, generator=generator, dtype=torch.float64)
+    moments = randn(12, generator=generator, dtype=torch.float64).square() + 0.1
+    Y, tangent = adapted_step(X, D, lr, moments)
+    both = (each.expand(2, 12, 12) for each in (X, D))
+    wanted = dense_step(*both, lr, "polar", moments.expand(2, 12))
+    torch.testing.assert_close(Y, wanted[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(tangent, tangent_part(X, D), rtol=0, atol=1e-12)

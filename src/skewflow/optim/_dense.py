@@ -86,6 +86,21 @@ def forms_omega(d: int, k: int, retraction: str) -> bool:
     return retraction == "cayley" or 2 * k >= d
 
 
+def adapted_step(
+    X: Float[Tensor, "d d"], D: Float[Tensor, "d d"], lr: float, moments: Float[Tensor, "d"]
+) -> tuple[Float[Tensor, "d d"], Float[Tensor, "d d"]]:
+    r"""The polar step with second moments of a square matrix on a CPU, and the tangent part of D.
+
+    That is $\Omega X/2$, with the generator before it is divided; in the precision of the context.
+    """
+    S = D @ X.mT
+    omega = S - S.mT
+    tangent = torch.addmm(D, omega, X, beta=0, alpha=0.5)
+    w = moments.to(omega)
+    omega.div_((w[:, None] + w).mul_(0.5).sqrt_())
+    return nearest_along(X, omega @ X, lr), tangent
+
+
 def _nearest_along(X: Tensor, D: Tensor, lr: float | Tensor, moments: Tensor) -> Tensor:
     with users_precision(X):
         R = _generator(X, D, moments) @ X

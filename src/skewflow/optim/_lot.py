@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from ..errors import NonFiniteGradientError
-from ..geometry.precision import full_precision
+from ..geometry.precision import full_precision, is_exact
 from ..kernels._graphs import Graphs
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
 from ._capturing import is_capturing
-from ._dense import dense_step
+from ._dense import adapted_step, dense_step
 from ._drift import Store, bring_back_, is_due
 from ._polar import polar_step
 from ._replayed import Replayed, has_graph, on_device
@@ -172,6 +172,8 @@ class Lot:
         # The normal part of a momentum gives no force here, but would from the next point's view.
         if retraction == "polar" and w is None and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
+        elif retraction == "polar" and w is not None and new is D and _is_alone(X):
+            Y, new = (each[None] for each in adapted_step(X[0], D[0], float(lr), w[0]))
         else:
             with full_precision():
                 new = None if new is None else tangent_part(X, new)
@@ -214,6 +216,11 @@ class Lot:
         """From one value a weight to one a matrix."""
         n = len(matrices) // len(self.weights)
         return (weights.repeat_interleave(n) if n > 1 else weights)[:, None, None]
+
+
+def _is_alone(X: Tensor) -> bool:
+    """Whether it is one square matrix on a CPU that computes in its precision."""
+    return X.device.type == "cpu" and len(X) == 1 and X.shape[-2] == X.shape[-1] and is_exact(X)
 
 
 def _batch(tensors: Sequence[Tensor]) -> Tensor:
