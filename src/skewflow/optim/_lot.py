@@ -8,16 +8,16 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from ..errors import NonFiniteGradientError
-from ..geometry.precision import full_precision, is_exact
+from ..geometry.precision import full_precision
 from ..kernels._graphs import Graphs
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
 from ._capturing import is_capturing
-from ._dense import adapted_step, dense_step
+from ._dense import dense_step
 from ._drift import Store, bring_back_, is_due
 from ._polar import polar_step
 from ._replayed import Replayed, has_graph, on_device
-from ._single import has_single_step, single_of
+from ._single import single_of
 from ._tangent import tangent_part
 from ._weights import Weight
 
@@ -89,8 +89,8 @@ class Lot:
         members = [pair for pair in pairs if pair[0] not in left_out]
         if not members:
             return
-        if self._single is not None and has_single_step(update, retraction):
-            self._single.step(update, retraction)
+        if self._single is not None and self._single.takes(update, retraction):
+            self._single.step(update, retraction, time)
         else:
             self._step_together(members, update, retraction, time, store)
         due = [pair for pair in members if is_due(*pair, retraction)]
@@ -172,8 +172,6 @@ class Lot:
         # The normal part of a momentum gives no force here, but would from the next point's view.
         if retraction == "polar" and w is None and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
-        elif retraction == "polar" and w is not None and new is D and _is_alone(X):
-            Y, new = (each[None] for each in adapted_step(X[0], D[0], float(lr), w[0]))
         else:
             with full_precision():
                 new = None if new is None else tangent_part(X, new)
@@ -216,11 +214,6 @@ class Lot:
         """From one value a weight to one a matrix."""
         n = len(matrices) // len(self.weights)
         return (weights.repeat_interleave(n) if n > 1 else weights)[:, None, None]
-
-
-def _is_alone(X: Tensor) -> bool:
-    """Whether it is one square matrix on a CPU that computes in its precision."""
-    return X.device.type == "cpu" and len(X) == 1 and X.shape[-2] == X.shape[-1] and is_exact(X)
 
 
 def _batch(tensors: Sequence[Tensor]) -> Tensor:

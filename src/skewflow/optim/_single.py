@@ -1,13 +1,15 @@
 """The exact step of a weight that is one matrix on a CPU, with little around it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..geometry.precision import is_exact
+from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update
-from ._dense import exp_step
+from ._dense import adapted_step, exp_step
 from ._polar import step_on_host
 from ._weights import Weight
 
@@ -19,21 +21,36 @@ class Single:
         weight: The weight; its plan is made anew when it, or its momentum, is elsewhere.
         X: Its matrix (d, k), a view.
         M: Its momentum likewise, or None.
+        state: Its state.
     """
 
-    def __init__(self, weight: Weight, X: Tensor, M: Tensor | None) -> None:
-        self._weight, self._X, self._M = weight, X, M
+    def __init__(self, weight: Weight, X: Tensor, M: Tensor | None, state: dict[str, Any]) -> None:
+        self._weight, self._X, self._M, self._state = weight, X, M, state
         self._out = (_written_at_once(X), None if M is None else _written_at_once(M))
 
-    def step(self, update: Update, retraction: str) -> None:
-        """Step it, by one of `has_single_step`."""
+    def takes(self, update: Update, retraction: str) -> bool:
+        """Whether it takes such steps; with second moments only a square matrix does."""
+        if retraction not in ("exp", "polar") or update.nesterov:
+            return False
+        d, k = self._X.shape
+        return update.beta2 is None or (retraction == "polar" and d == k and is_exact(self._X))
+
+    def step(self, update: Update, retraction: str, time: Callable[[], int]) -> None:
+        """Step it; `time` are the steps done before."""
         X, M, grad = self._X, self._M, self._weight.p.grad
         assert grad is not None
         G = self._weight.view.matrix(grad)
         G = G if G.dtype == X.dtype else G.to(X.dtype)
         G = -G if update.maximize else G
+        moments = None
+        if update.beta2 is not None:
+            done = time() - self._state["since"]
+            moments = row_moments(self._state["exp_avg_sq"], G[None], done, update)[0]
         D = G if M is None else torch.add(G, M, alpha=update.momentum, out=M)
-        if retraction == "polar":
+        tangent: Tensor | None
+        if moments is not None:
+            Y, tangent = adapted_step(X, D, update.lr, moments)
+        elif retraction == "polar":
             Y, tangent = step_on_host(X, D, update.lr, M is not None, self._out)
         else:
             Y, tangent = exp_step(X, D, update.lr, tangent=M is not None, out=self._out[1])
@@ -62,9 +79,4 @@ def single_of(weights: Sequence[Weight], states: Sequence[dict[str, Any]]) -> Si
     views = [weight.view.matrix(t) for t in stepped]
     if any(view.data_ptr() != t.data_ptr() for view, t in zip(views, stepped, strict=True)):
         return None
-    return Single(weight, views[0], views[1] if len(views) > 1 else None)
-
-
-def has_single_step(update: Update, retraction: str) -> bool:
-    """Whether `Single` takes such steps."""
-    return retraction in ("exp", "polar") and update.beta2 is None and not update.nesterov
+    return Single(weight, views[0], views[1] if len(views) > 1 else None, state)
