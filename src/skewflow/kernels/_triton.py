@@ -101,7 +101,9 @@ def _kind(value: Any, changes: bool) -> Any:
     """What decides which compiled kernel takes an argument, or more than that."""
     if isinstance(value, Tensor):
         return value.dtype, value.device, value.data_ptr() % 16 == 0
-    return type(value) if changes else value
+    if not changes:
+        return value
+    return type(value), isinstance(value, int) and value.bit_length() > 31
 
 
 @dataclass
