@@ -44,26 +44,27 @@ class NaturalFactors:
         """
         rank = B.shape[-1]
         if not has_kernel(X, rank):
-            self._check_capture(X, rank, "of a kind that no kernel takes")
+            _check_capture(X, rank, "of a kind that no kernel takes")
             return natural_factors(_memory(state, X), X, A, B)
         from ..kernels.natural_factors._launches_triton import Workspace, size_for
 
         kind = (X.shape, X.device, size_for(rank))
         if KEYS[0] not in state or kind not in self._workspaces:  # their beginning cannot be a part
-            self._check_capture(X, rank, "the first of its rank")
+            _check_capture(X, rank, "the first of its rank")
         if kind not in self._workspaces:
             self._workspaces[kind] = Workspace(X, rank)
         return *self._workspaces[kind](X, A, B, _memory(state, X)), None
 
-    def _check_capture(self, X: Tensor, rank: int, what: str) -> None:
-        """Raise if a CUDA graph is captured, and cannot be."""
-        if is_capturing():
-            raise RuntimeError(
-                "a natural step can be captured in a CUDA graph if it is of float32, of rank "
-                f"{LARGEST} at most, on a GPU with {SHARED // 1024} KiB of shared memory for a "
-                f"program, and not the first of its rank: this one, of {X.dtype} and rank {rank}, "
-                f"is {what}. Take a step outside of the graph first, or all of them."
-            )
+
+def _check_capture(X: Tensor, rank: int, what: str) -> None:
+    """Raise if a CUDA graph is captured, and cannot be."""
+    if is_capturing():
+        raise RuntimeError(
+            "a natural step can be captured in a CUDA graph if it is of float32, of rank "
+            f"{LARGEST} at most, on a GPU with {SHARED // 1024} KiB of shared memory for a "
+            f"program, and not the first of its rank: this one, of {X.dtype} and rank {rank}, "
+            f"is {what}. Take a step outside of the graph first, or all of them."
+        )
 
 
 def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -86,10 +86,8 @@ class Workspace:
         self._K, self._out = new(3 * size + 1, size), new(3 * size + 1, k)
         self._T = pairs(triton.cdiv(size, PADDED) * PADDED, self._wide_k)
         self._T_units = units(unit=taking.UNIT.value)
-        self._Q, self._Q_units = (
-            pairs(size, self._wide_k),
-            units(size, unit=kernels.UNIT_OF_Q.value),
-        )
+        self._Q = pairs(size, self._wide_k)
+        self._Q_units = units(size, unit=kernels.UNIT_OF_Q.value)
         self._XQ, self._A_new = new(self._cuts["XQ"][2], size, d), new(size, d)
         self._first: dict[tuple[Any, ...], list[Launch]] = {}
         self._rest: dict[tuple[Any, ...], Repeated] = {}

@@ -17,6 +17,16 @@ UNIT = tl.constexpr(2.0**-13)
 
 
 @triton.jit
+def tile_of(high, wide, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    """The matrix of a program, and the rows and columns of its tile."""
+    across = tl.cdiv(wide, WIDE)
+    tiles = tl.cdiv(high, HIGH) * across
+    matrix, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
+    rows = (tile // across * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
+    return matrix, rows, (tile % across * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+
+
+@triton.jit
 def _of_rows(at, stride, length, first, step, rank, HIGH: tl.constexpr, WIDE: tl.constexpr):
     """Squares of the entries of every so many rows, added up."""
     total = tl.zeros((HIGH, WIDE), tl.float64)
@@ -154,11 +164,7 @@ def _fill(
     SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The other rows of M^T: P^T, the sum of its shares, and v^T."""
-    down, across = tl.cdiv(size + 1, HIGH), tl.cdiv(k, WIDE)
-    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    tile = tl.program_id(0) % (down * across)
-    rows = (tile // across * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
-    columns = (tile % across * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+    matrix, rows, columns = tile_of(size + 1, k, HIGH, WIDE)
     at = P_ptr + (matrix * SHARES * size + rows) * k + columns
     total = tl.zeros((HIGH, WIDE), tl.float32)
     for share in tl.static_range(SHARES):

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from ..multiply_parts._triton import store_parts
 from ..multiply_where._triton import tile_product
-from ._take_triton import UNIT
+from ._take_triton import UNIT, tile_of
 
 UNIT_OF_Q = tl.constexpr(2.0**-4)
 """Of the entries of P - HP / |H|: where the norm of H is found too small, they may be large."""
@@ -142,20 +142,22 @@ def _remember(
 
 
 @triton.jit
+def _sum_of_pairs(at, low, present):
+    """Numbers in their units; `low` is the way from the higher to the lower parts."""
+    high = tl.load(at, mask=present, other=0.0).to(tl.float32)
+    return high + tl.load(at + low, mask=present, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _within(
     Q_ptr, M_ptr, out_ptr, numbers_ptr, k, size, wide_k, M_low, Q_low,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """P^T - HP^T / |H|, as pairs: what of the span of X is taken off A."""
-    down, across = tl.cdiv(size, HIGH), tl.cdiv(k, WIDE)
-    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    tile = tl.program_id(0) % (down * across)
-    rows = (tile // across * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
-    columns = (tile % across * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+    matrix, rows, columns = tile_of(size, k, HIGH, WIDE)
     present = (rows < size) & (columns < k)
     at = M_ptr + (matrix * 2 * (2 * size + 1) + size + rows) * wide_k + columns
-    P = tl.load(at, mask=present, other=0.0).to(tl.float32)
-    P += tl.load(at + M_low, mask=present, other=0.0).to(tl.float32)
+    P = _sum_of_pairs(at, M_low, present)
     at = out_ptr + (matrix * (3 * size + 1) + 2 * size + rows) * k + columns
     HP = tl.load(at, mask=present, other=0.0) / tl.load(numbers_ptr + matrix * 4 + 1)
     Q = (P * UNIT - HP) * (1 / UNIT_OF_Q)
@@ -170,15 +172,10 @@ def _give(
     SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The new A^T, with XQ in shares; NaN where no step is to be taken."""
-    down, across = tl.cdiv(size, HIGH), tl.cdiv(d, WIDE)
-    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
-    tile = tl.program_id(0) % (down * across)
-    rows = (tile // across * HIGH + tl.arange(0, HIGH)).to(tl.int64)[:, None]
-    columns = (tile % across * WIDE + tl.arange(0, WIDE)).to(tl.int64)[None, :]
+    matrix, rows, columns = tile_of(size, d, HIGH, WIDE)
     present = (rows < size) & (columns < d)
     at = A_ptr + (matrix * 2 * size + rows) * wide_d + columns
-    A = tl.load(at, mask=present, other=0.0).to(tl.float32)
-    A += tl.load(at + A_low, mask=present, other=0.0).to(tl.float32)
+    A = _sum_of_pairs(at, A_low, present)
     at = XQ_ptr + (matrix * SHARES * size + rows) * d + columns
     XQ = tl.zeros((HIGH, WIDE), tl.float32)
     for share in tl.static_range(SHARES):

@@ -50,7 +50,7 @@ def natural_factors(
 
     Args:
         state: H, the numbers and the vector; written to.
-        X: Its points.
+        X: Points.
         A: Left factors of the gradient.
         B: Right factors.
 
