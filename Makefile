@@ -13,9 +13,11 @@ demo: $(STAMP)
 
 test: lint types unit shapes
 
-$(STAMP): pyproject.toml constraints.txt
+# First what has a hash, then torch, triton and this checkout, which have none.
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[lab,dev]"
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[lab,dev]"
 	touch $(STAMP)
 
 lint: $(STAMP)
