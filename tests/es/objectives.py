@@ -1,5 +1,6 @@
 """Objectives that worker processes can import."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -44,7 +45,8 @@ def no_number(params):
 
 
 def threads(params):
-    return torch.get_num_threads() + 10 * len(os.environ["OPENBLAS_NUM_THREADS"])
+    names = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS NUMBA_NUM_THREADS"
+    return torch.get_num_threads() + 10 * sum(int(os.environ[name]) for name in names.split())
 
 
 @dataclass
@@ -89,6 +91,34 @@ class Hanging(Mortal):
 
     def fail(self):
         endless({})
+
+
+@dataclass
+class Stuck(Objective):
+    """Never comes back, with or without the interpreter's lock, and says who it is before."""
+
+    folder: Path
+    keeps_lock: bool
+
+    def evaluate(self, params, seed, moments):
+        (self.folder / str(os.getpid())).touch()
+        if self.keeps_lock:
+            ctypes.PyDLL(None).pause()
+        endless(params)
+
+
+class Bare(Objective):
+    """Returns a number in place of an outcome."""
+
+    def evaluate(self, params, seed, moments):
+        return 1.0
+
+
+class Secretive(Objective):
+    """Has observed something that cannot be pickled."""
+
+    def evaluate(self, params, seed, moments):
+        return Outcome(1.0, 1, lambda: None)
 
 
 class Fatal(Objective):

@@ -51,6 +51,8 @@ def test_of_equal_directions_the_first_are_taken():
 def test_bad_returns_are_refused():
     with pytest.raises(NonFiniteReturnError, match="1 of 18 are not. Give a failed evaluation"):
         direction_weights(RETURNS + _nan(), 0.1)
+    with pytest.raises(NonFiniteReturnError, match=r"up to 1e\+300 overflows. Scale them down, or"):
+        direction_weights(np.array([[1e300, 0.0], [1.0, 2.0]]), 0.1, "ars")  # not a step of zero
     with pytest.raises(ShapeError, match=r"shape \(n, 2\): got \(2, 9\)"):
         direction_weights(RETURNS.T, 0.1)
     with pytest.raises(ValueError, match="from 1 to the 9 directions: got 10"):

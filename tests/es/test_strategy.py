@@ -288,6 +288,19 @@ def test_a_value_that_is_no_number_is_refused_before_anything_changes(value):
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_an_observation_that_is_not_finite_is_refused_before_anything_changes(value):
+    strategy = pair()
+    before = strategy.params["W"].clone()
+    outcomes = [Outcome(float(i), 1, Moments.of(np.ones((1, 3)))) for i in range(9)]
+    outcomes[5] = Outcome(5.0, 1, Moments(1, np.array([0.0, value, 0.0]), np.zeros(3)))
+    with pytest.raises(NonFiniteReturnError, match="got others at minus direction 2 of .* Leave"):
+        strategy.tell(outcomes)
+    assert torch.equal(strategy.params["W"], before) and strategy.moments is None
+    assert strategy.generation == strategy.steps == 0
+
+
+@pytest.mark.bad_input
 def test_returns_too_large_for_the_parameters_are_refused_before_anything_changes():
     x = nn.Parameter(torch.ones(3))
     strategy = EvolutionStrategy(

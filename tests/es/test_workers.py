@@ -1,7 +1,15 @@
 """Worker processes: the same bits whatever their number, whichever die; errors that say where."""
 
 import os
+import select
 import signal
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from time import sleep
 
 import pytest
 import torch
@@ -115,8 +123,8 @@ def test_a_task_that_always_hangs_ends_in_an_error():
         assert not workers.pids
 
 
-def simple():
-    x = nn.Parameter(torch.ones(3))
+def simple(start=1.0):
+    x = nn.Parameter(torch.full((3,), start))
     sgd = torch.optim.SGD([x], lr=0.1)
     return EvolutionStrategy({"x": x}, [sgd], num_directions=3, sigma=0.1)
 
@@ -130,7 +138,7 @@ def test_workers_have_one_thread_persist_and_end_with_the_context_or_an_interrup
 
     with LocalWorkers(objectives.threads, 1) as workers:
         assert not workers.pids
-        assert [o.value for o in workers.evaluate(generation)] == [11.0] * 6
+        assert [o.value for o in workers.evaluate(generation)] == [41.0] * 6
         assert dict(os.environ) == before
         pids = workers.pids
         workers.evaluate(generation, generation.tasks[:1])
@@ -140,6 +148,150 @@ def test_workers_have_one_thread_persist_and_end_with_the_context_or_an_interrup
         assert not workers.pids
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+STUCK = """
+import os, sys
+from pathlib import Path
+from es.objectives import Stuck
+from es.test_workers import simple
+from skewflow.es import LocalWorkers
+
+folder, keeps_lock = Path(sys.argv[1]), sys.argv[2] == "True"
+workers = LocalWorkers(Stuck(folder, keeps_lock), 1)
+start = workers._slots[0].start
+
+def start_and_fork(*args):
+    start(*args)
+    if os.fork() == 0:  # it has all open files of its parent, and outlives it
+        sys.stdin.read()
+        os._exit(0)
+
+if not keeps_lock:
+    workers._slots[0].start = start_and_fork
+workers.evaluate(simple().ask())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="waits for the end of a grandchild")
+@pytest.mark.parametrize(
+    "number, keeps_lock", [(signal.SIGTERM, False), (signal.SIGKILL, True)], ids=["term", "kill"]
+)
+def test_workers_in_an_endless_evaluation_end_when_their_parent_is_killed(
+    tmp_path, number, keeps_lock
+):
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", STUCK, str(tmp_path), str(keeps_lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as parent:
+        while not list(tmp_path.iterdir()):
+            assert parent.poll() is None
+            sleep(0.05)
+        (path,) = tmp_path.iterdir()
+        worker = os.pidfd_open(int(path.name))
+        try:
+            parent.send_signal(number)
+            assert select.select([worker], [], [], 20)[0]  # at its end it can be read
+        finally:
+            parent.kill()
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
+            os.close(worker)
+
+
+def test_a_thread_that_has_started_workers_may_end_before_them():
+    generation = simple().ask()
+    with LocalWorkers(objectives.sphere, 1) as workers:
+        thread = Thread(target=workers.evaluate, args=(generation,))
+        thread.start()
+        thread.join()
+        pids = workers.pids
+        workers.evaluate(generation)
+        assert workers.pids == pids
+
+
+def test_threads_that_start_workers_leave_the_environment_as_it_was(monkeypatch):
+    """Without a lock the second one enters before the first one leaves, and leaves after it."""
+    generation, found = simple().ask(), ([], [])
+    before, both, start = dict(os.environ), Barrier(2), SpawnProcess.start
+    entered, numba = [], []
+
+    def meet(process):
+        entered.append(current_thread())
+        numba.append(os.environ.get("NUMBA_NUM_THREADS"))
+        with suppress(BrokenBarrierError):
+            both.wait(timeout=0.5)
+        if current_thread() is not entered[0]:
+            entered[0].join()
+        start(process)
+
+    def evaluate(outcomes):
+        with LocalWorkers(objectives.threads, 1) as workers:
+            outcomes += workers.evaluate(generation, generation.tasks[:1])
+
+    monkeypatch.setattr(SpawnProcess, "start", meet)
+    threads = [Thread(target=evaluate, args=(outcomes,)) for outcomes in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert dict(os.environ) == before
+    # While it starts workers, too: numba may read this one at any time.
+    assert numba == [before.get("NUMBA_NUM_THREADS")] * 2
+    assert [o.value for outcomes in found for o in outcomes] == [41.0] * 2
+
+
+def test_a_worker_of_a_script_that_has_imported_numba_uses_one_thread_of_it():
+    code = "import numba; from skewflow.es._worker import use_one_thread as f; f()"
+    env = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}; assert numba.get_num_threads() == 1"], env=env
+    )
+    assert run.returncode == 0
+
+
+@pytest.mark.bad_input
+def test_workers_at_work_refuse_another_generation():
+    generation = simple().ask()
+    with LocalWorkers(objectives.sphere, 1) as workers:
+        with pytest.raises(WorkerError, match="one generation at a time: .* for each thread"):
+            workers.evaluate(generation, on_task=lambda done: workers.evaluate(generation))
+        assert len(workers.evaluate(generation)) == 6
+
+
+def test_a_second_interrupt_leaves_no_old_answer_to_the_next_generation(monkeypatch):
+    def interrupt(*args):
+        if any(slot.task for slot in workers._slots):
+            raise KeyboardInterrupt
+        return wait(*args)
+
+    old, new = simple().ask(), simple(start=5.0).ask()
+    with LocalWorkers(objectives.sphere, 1) as workers:
+        with monkeypatch.context() as patch:
+            patch.setattr("skewflow.es.workers.wait", interrupt)
+            patch.setattr(workers, "close", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                workers.evaluate(old, old.tasks[-1:])
+        found = workers.evaluate(new)
+    expected = InProcess(objectives.sphere).evaluate(new)
+    assert [o.value for o in found] == [o.value for o in expected]
+
+
+def test_an_interrupt_while_a_worker_starts_ends_the_others(monkeypatch):
+    start, started = SpawnProcess.start, []
+
+    def interrupted(process):
+        if started:
+            raise KeyboardInterrupt
+        start(process)
+        started.append(process.pid)
+
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    with LocalWorkers(objectives.sphere, 2) as workers:
+        with pytest.raises(KeyboardInterrupt):
+            workers.evaluate(simple().ask())
+        assert not workers.pids
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
 
 
 def test_a_crash_loop_ends_in_an_error_and_nothing_learned_is_lost():
@@ -178,12 +330,15 @@ def test_the_death_of_an_idle_worker_is_none_before_it_was_ready(tmp_path):
 WRONG = [
     (objectives.nan, NonFiniteReturnError, "got nan at plus direction 0 of generation 0, seed"),
     (objectives.no_number, TypeError, r"one number: got 'a tensor of shape \(2,\)'. Sum"),
+    (objectives.Bare(), TypeError, "evaluate` must return an Outcome: got float at plus direction"),
     (objectives.cracked, LookupError, "nothing here"),
 ]
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("objective, error, text", WRONG, ids=["nan", "no number", "raises"])
+@pytest.mark.parametrize(
+    "objective, error, text", WRONG, ids=["nan", "no number", "no outcome", "raises"]
+)
 def test_an_error_of_the_objective_is_raised(objective, error, text):
     with pytest.raises(error, match=text):
         InProcess(objective).evaluate(simple().ask())
@@ -194,6 +349,7 @@ def test_an_error_of_the_objective_is_raised(objective, error, text):
     "objective, error, text",
     [
         WRONG[-1],
+        (objectives.Secretive(), Exception, "Can't pickle"),
         (objectives.leaves, RuntimeError, r"must return a number: it called sys.exit\(3\)"),
         (objectives.Unloadable(), ImportError, "no module named simulator"),
         (
@@ -202,7 +358,7 @@ def test_an_error_of_the_objective_is_raised(objective, error, text):
             r"3 in a row died before they were \(exit code 3\)",
         ),
     ],
-    ids=["raises", "leaves", "import", "dead"],
+    ids=["raises", "cannot be sent", "leaves", "import", "dead"],
 )
 def test_an_error_in_a_worker_is_raised_here(objective, error, text):
     with LocalWorkers(objective, 1) as workers, pytest.raises(error, match=text) as caught:
@@ -220,9 +376,7 @@ def test_an_error_that_cannot_be_pickled_travels_as_its_text():
 
 
 @pytest.mark.bad_input
-def test_what_cannot_be_sent_is_refused_at_once():
-    with pytest.raises(WorkerError, match="must be picklable: .* or evaluate in this process"):
-        LocalWorkers(lambda p: 0.0, 2)
+def test_what_makes_no_sense_is_refused_at_once():
     with pytest.raises(ValueError, match="`num_workers` must be a whole number of at least 1"):
         LocalWorkers(objectives.sphere, 0)
     with pytest.raises(ValueError, match="`patience` must be above 0 seconds: got 0"):

@@ -1,16 +1,21 @@
 """What runs in a worker process: tasks in, outcomes out, until the pipe is closed."""
 
+import os
 import pickle
 import signal
+import sys
 import traceback
 from contextlib import suppress
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.process import BaseProcess
+from threading import Thread
 
 import torch
 
 from .generation import Generation, Task
 from .objective import Objective
+from .pickling import load_objective
 
 
 class RemoteError(Exception):
@@ -20,44 +25,80 @@ class RemoteError(Exception):
         return f"\n{self.args[0]}"
 
 
-def main(connection: Connection, pickled: bytes) -> None:
+def main(connection: Connection) -> None:
     """Serve one parent; ends when the parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group: the parent ends
-    torch.set_num_threads(1)  # sums over threads end in other digits
+    end_with_parent()
+    use_one_thread()
     with suppress(EOFError, OSError):  # the parent is gone
-        _serve(connection, pickled)
+        _serve(connection)
 
 
-def _serve(connection: Connection, pickled: bytes) -> None:
+def end_with_parent() -> None:
+    """End this process as soon as its parent is gone, also in the middle of an evaluation.
+
+    Processes that an evaluation itself has started are not ended.
+    """
+    parent = parent_process()
+    assert parent is not None
+    if sys.platform == "linux":
+        from fcntl import F_GETFL, F_SETFL, F_SETOWN, F_SETSIG, fcntl
+
+        # The kernel sends this signal when the parent's end of the pipe is closed, so it also ends
+        # a worker whose evaluation keeps the interpreter's lock, as compiled code may. The death
+        # signal of prctl would come already when the thread that has started the worker ends.
+        with suppress(OSError):
+            fcntl(parent.sentinel, F_SETSIG, signal.SIGKILL)
+            fcntl(parent.sentinel, F_SETOWN, os.getpid())
+            fcntl(parent.sentinel, F_SETFL, fcntl(parent.sentinel, F_GETFL) | os.O_ASYNC)
+    Thread(target=_exit_after, args=(parent,), daemon=True).start()
+
+
+def _exit_after(parent: BaseProcess) -> None:
+    # A forked child of the parent holds its end of the pipe as well, hence the second condition.
+    while parent.is_alive() and os.getppid() == parent.pid:
+        parent.join(1.0)
+    os._exit(1)
+
+
+def use_one_thread() -> None:
+    """Compute on one thread: sums over several threads end in other digits."""
+    torch.set_num_threads(1)
+    if "numba" in sys.modules:  # imported by the script, and its threads may run already
+        sys.modules["numba"].set_num_threads(1)
+    else:
+        os.environ["NUMBA_NUM_THREADS"] = "1"
+
+
+def _serve(connection: Connection) -> None:
+    connection.send_bytes(pickle.dumps(("started",)))
+    pickled = connection.recv_bytes()
     try:
-        objective: Objective = pickle.loads(pickled)
+        objective = load_objective(pickled)
     except Exception as error:
-        _send(connection, "raised", *portable(error))
+        connection.send_bytes(pickle.dumps(("raised", *portable(error))))
         return
-    _send(connection, "ready")
+    connection.send_bytes(pickle.dumps(("ready",)))
     generation: Generation | None = None
     while True:
         sent, task = pickle.loads(connection.recv_bytes())
         if sent is not None:
             generation = pickle.loads(sent)
         assert generation is not None
-        _send(connection, *answer(objective, generation, task))
+        connection.send_bytes(answer(objective, generation, task))
 
 
-def answer(objective: Objective, generation: Generation, task: Task) -> tuple[Any, ...]:
-    """What goes back for a task: ("done", outcome), or ("raised", error, traceback)."""
+def answer(objective: Objective, generation: Generation, task: Task) -> bytes:
+    """What goes back for a task, pickled: ("done", outcome), or ("raised", error, traceback)."""
+    # Plain pickle: that of multiprocessing would put tensors into shared memory.
     try:
-        return "done", generation.evaluate(objective, task)
+        return pickle.dumps(("done", generation.evaluate(objective, task)))
     except SystemExit as ended:
         rule = f"an evaluation must return a number: it called sys.exit({ended.code!r})."
-        return "raised", RuntimeError(rule), "".join(traceback.format_exception(ended))
+        trace = "".join(traceback.format_exception(ended))
+        return pickle.dumps(("raised", RuntimeError(rule), trace))
     except Exception as error:
-        return "raised", *portable(error)
-
-
-def _send(connection: Connection, *message: Any) -> None:
-    # Plain pickle: that of multiprocessing would put tensors into shared memory.
-    connection.send_bytes(pickle.dumps(message))
+        return pickle.dumps(("raised", *portable(error)))
 
 
 def portable(error: Exception) -> tuple[Exception, str]:

@@ -107,6 +107,11 @@ class Generation:
             call = objective.evaluate if task.sign else objective.score
             params = {name: p.clone() for name, p in point.items()}  # which may be changed there
             outcome = call(params, seed, self.moments)
+            if not isinstance(outcome, Outcome):
+                raise TypeError(
+                    f"`Objective.{call.__name__}` must return an Outcome: got "
+                    f"{type(outcome).__name__} {self.name(task)}. Return Outcome(value)."
+                )
             if not is_finite(outcome.value):
                 raise NonFiniteReturnError(
                     "the function must return a finite number: got "

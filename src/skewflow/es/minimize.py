@@ -1,6 +1,5 @@
 """`minimize`: a black-box optimiser for any function of named parameters."""
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _validate
-from .._files import write_atomically
+from .._files import load_checked, save_checked
 from ..errors import CheckpointError
 from ..optim import FlowAdam
 from .objective import Objective, PlainFunction
@@ -79,8 +78,9 @@ def minimize(
         maximize: Maximise instead.
         seed: Of all random numbers.
         workers: Processes, see `LocalWorkers`; 0 evaluates in this one. The result is the same.
-        checkpoint: A file that is written after each generation, whole or not at all. If it exists,
-            the run that wrote it goes on, and ends in the same bits as one that never stopped.
+        checkpoint: A file that is written after each generation, whole or not at all, with a
+            checksum. If it exists, the run that wrote it goes on, and ends in the same bits as one
+            that never stopped.
         on_generation: Called with the numbers of each generation.
 
     Raises:
@@ -155,12 +155,10 @@ def _adams(marked: Named, rest: Named, lr: float, seed: int) -> list[torch.optim
 def _save(
     path: Path, strategy: EvolutionStrategy, settings: dict[str, Any], records: list[Record]
 ) -> None:
-    buffer = io.BytesIO()
     rows = [asdict(record) for record in records]
     whole = {"settings": settings, "strategy": strategy.state_dict(), "records": rows}
-    torch.save(whole, buffer)
     try:
-        write_atomically(path, buffer.getvalue())
+        save_checked(path, whole)
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror or error}. The generation before is whole in "
@@ -169,14 +167,15 @@ def _save(
 
 
 def _load(path: Path, strategy: EvolutionStrategy, settings: dict[str, Any]) -> list[Record]:
+    way_out = "Restore it, or remove it to start from the beginning."
+    whole = load_checked(path, way_out)
     try:
-        whole: dict[str, Any] = torch.load(path, weights_only=True)
         theirs, rows, state = whole["settings"], whole["records"], whole["strategy"]
         records = [Record(**row) for row in rows]
-    except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
+    except (KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{path} must be a checkpoint that `minimize` wrote: it cannot be read "
-            f"({type(error).__name__}). Restore it, or remove it to start anew."
+            f"{path} must be a checkpoint that `minimize` wrote: it lacks an entry "
+            f"({type(error).__name__}: {error}). {way_out}"
         ) from error
     check_settings(settings, theirs)  # an optimiser's own state would bring its old rate with it
     strategy.load_state_dict(state)

@@ -72,6 +72,10 @@ class Moments:
         varies = deviation > FLOOR * np.maximum(1.0, np.abs(self.mean))
         return np.where(varies, 1.0 / np.where(varies, deviation, 1.0), 0.0)
 
+    def is_finite(self) -> bool:
+        """No vector had an entry that was NaN, infinite, or too large to be squared."""
+        return bool(np.isfinite(self.mean).all() and np.isfinite(self.squares).all())
+
     def state_dict(self) -> dict[str, Any]:
         """Plain data, for a checkpoint."""
         mean, squares = torch.from_numpy(self.mean.copy()), torch.from_numpy(self.squares.copy())

@@ -38,7 +38,13 @@ def _plain(returns: Returns, sigma: float) -> Weights:
 
 
 def _ars(returns: Returns, sigma: float) -> Weights:
-    deviation = returns.std()
+    with np.errstate(over="ignore"):
+        deviation = returns.std()
+    if not np.isfinite(deviation):
+        raise NonFiniteReturnError(
+            "`returns` must have a finite standard deviation: that of numbers up to "
+            f'{np.abs(returns).max():.0e} overflows. Scale them down, or use "ranks".'
+        )
     if deviation == 0:
         return np.zeros(len(returns))
     return (returns[:, 0] - returns[:, 1]) / (deviation * len(returns))

@@ -190,7 +190,8 @@ class EvolutionStrategy:
         """Take one step from the values of the generation's tasks, in the order of the tasks.
 
         Raises:
-            NonFiniteReturnError: If a value is NaN, infinite or no number; nothing was changed.
+            NonFiniteReturnError: If a value is NaN, infinite or no number, or an observation is
+                not finite; nothing was changed.
         """
         generation = self.ask()
         found = [o if isinstance(o, Outcome) else Outcome(o) for o in outcomes]
@@ -205,6 +206,11 @@ class EvolutionStrategy:
                     f"values must be finite numbers: got {outcome.value!r} "
                     f"{generation.name(task)}. Nothing was changed. Give a failed evaluation a "
                     "large but finite loss."
+                )
+            if outcome.observed is not None and not outcome.observed.is_finite():
+                raise NonFiniteReturnError(
+                    "observations must be finite numbers, small enough to be squared: got others "
+                    f"{generation.name(task)}. Nothing was changed. Leave them out of `observed`."
                 )
         pairs, scores = found[: 2 * self.num_directions], found[2 * self.num_directions :]
         values = np.array([o.value for o in pairs], dtype=np.float64)

@@ -1,25 +1,24 @@
 """Who evaluates: this process, or local processes that may die at any time."""
 
 import math
-import os
 import pickle
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from threading import Lock
 from typing import Any
 
 import torch
 
 from .. import _validate
 from ..errors import WorkerError
-from ._worker import RemoteError, main
+from ._process import Slot
+from ._worker import RemoteError
 from .generation import Generation, Task
 from .objective import Objective, Outcome, PlainFunction, as_objective
+from .pickling import pickled_objective
 
 DEATHS = 3
 """A task that has taken as many workers with it, or a worker that has died as often before it was
@@ -27,8 +26,6 @@ ready, is not tried again."""
 
 START = 600.0
 """Seconds that a worker may take to be ready, if the patience with its tasks is not longer."""
-
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class Workers(ABC):
@@ -106,60 +103,6 @@ class InProcess(Workers):
         """Nothing was started."""
 
 
-class _Slot:
-    """One worker process at a time, and what it is doing."""
-
-    def __init__(self) -> None:
-        self.process: SpawnProcess | None = None
-        self.connection: Connection | None = None
-        self.ready = False
-        self.task: Task | None = None
-        self.holds: Generation | None = None
-        self.deaths = 0
-        self.since = 0.0
-
-    def start(self, pickled: bytes) -> None:
-        context = get_context("spawn")  # a fork of a process with threads may hang
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=main, args=(theirs, pickled), daemon=True)
-        with _one_thread_each():
-            self.process.start()
-        theirs.close()  # or the end of the worker would never show on our side
-        self.ready, self.task, self.holds = False, None, None
-        self.since = time.monotonic()
-
-    def send(self, generation: Generation, pickled: bytes, task: Task) -> None:
-        assert self.connection is not None
-        self.task, self.since = task, time.monotonic()
-        sent = None if self.holds is generation else pickled
-        self.connection.send_bytes(pickle.dumps((sent, task)))
-        self.holds = generation
-
-    @property
-    def busy(self) -> bool:
-        """An answer is due."""
-        return self.connection is not None and not (self.ready and self.task is None)
-
-    def receive(self) -> Any:
-        assert self.connection is not None
-        return pickle.loads(self.connection.recv_bytes())
-
-    def stop(self) -> int | None:
-        """End the process if it is not over; its exit code."""
-        if self.process is None:
-            return None
-        if self.connection is not None:
-            self.connection.close()
-        self.process.join(0.2)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        code = self.process.exitcode
-        self.process.close()
-        self.process = self.connection = None
-        return code
-
-
 class LocalWorkers(Workers):
     """Processes on this machine that live as long as this object (not in the paper).
 
@@ -169,8 +112,12 @@ class LocalWorkers(Workers):
     that does not answer for `patience` seconds is killed, and counts as dead. Each works on one
     thread.
 
-    Processes are spawned: the objective must be picklable, that is, a function or class at the top
-    of a module, and a script must guard its start by ``if __name__ == "__main__":``.
+    Processes are spawned: a script must guard its start by ``if __name__ == "__main__":``. The
+    objective is best a function or class at the top of a module. A lambda, or a function of a
+    notebook, is sent by value, which needs cloudpickle.
+
+    If this process ends in any way, by SIGKILL too, the workers end at once, whatever they do.
+    Processes that an evaluation itself has started go on.
 
     Args:
         objective: A function of the parameters, or an `Objective`.
@@ -179,7 +126,7 @@ class LocalWorkers(Workers):
             long a function takes is its caller's to say.
 
     Raises:
-        WorkerError: If the objective cannot be pickled.
+        WorkerError: If the objective cannot be sent to another process.
 
     Example:
         >>> from operator import itemgetter
@@ -205,7 +152,9 @@ class LocalWorkers(Workers):
             raise ValueError(f"`patience` must be above 0 seconds: got {patience}.")
         self._patience = patience
         self._objective = pickled_objective(objective)
-        self._slots = [_Slot() for _ in range(num_workers)]
+        self._slots = [Slot() for _ in range(num_workers)]
+        self._in_use = Lock()
+        self._in_order = True
 
     @property
     def pids(self) -> list[int]:
@@ -223,16 +172,28 @@ class LocalWorkers(Workers):
 
         Raises:
             WorkerError: If workers die or hang again and again at the same task, or before they
-                are ready. The centre is as it was, and so is everything that was learned.
+                are ready. The centre is as it was, and so is everything that was learned. Also if
+                another thread, or `on_task`, evaluates with this object at the same time.
             Exception: What the objective raised, with the worker's traceback as its cause.
         """
         wanted = tuple(generation.tasks if tasks is None else tasks)
         done: dict[int, Outcome] = {}
+        if not self._in_use.acquire(blocking=False):
+            raise WorkerError(
+                "workers must evaluate one generation at a time: these are at work already. Wait "
+                "until they are done, or make another LocalWorkers for each thread."
+            )
         try:
+            if not self._in_order:  # a second Ctrl-C came before the first one had ended them all
+                self.close()
+            self._in_order = False
             self._work(generation, deque(wanted), len(wanted), done, on_task)
+            self._in_order = True
         except BaseException:
             self.close()  # whoever is still at work would answer in the next generation
             raise
+        finally:
+            self._in_use.release()
         return [done[task.number] for task in wanted]
 
     def _work(
@@ -247,7 +208,7 @@ class LocalWorkers(Workers):
         deaths: dict[int, int] = {}
         for slot in self._slots[:total]:
             if slot.process is None:
-                slot.start(self._objective)
+                slot.start()
         while len(done) < total:
             for slot in self._slots:
                 if waiting and slot.ready and slot.task is None:
@@ -263,6 +224,9 @@ class LocalWorkers(Workers):
             for slot in [slot for slot in self._slots if slot.connection in answering]:
                 try:
                     kind, *rest = slot.receive()
+                    if kind == "started":
+                        slot.send_objective(self._objective)
+                        continue
                 except (EOFError, OSError):
                     self._bury(slot, generation, waiting, deaths)
                     continue
@@ -281,12 +245,12 @@ class LocalWorkers(Workers):
         due = min((self._due(slot) for slot in self._slots if slot.busy), default=math.inf)
         return None if due == math.inf else max(0.0, due - time.monotonic())
 
-    def _due(self, slot: _Slot) -> float:
+    def _due(self, slot: Slot) -> float:
         """When it has to answer at the latest."""
         return slot.since + (self._patience if slot.ready else max(self._patience, START))
 
     def _bury(
-        self, slot: _Slot, generation: Generation, waiting: deque[Task], deaths: dict[int, int]
+        self, slot: Slot, generation: Generation, waiting: deque[Task], deaths: dict[int, int]
     ) -> None:
         """A worker has died or hangs: its task waits again, another one is started in its place.
 
@@ -312,7 +276,7 @@ class LocalWorkers(Workers):
             deaths[task.number] = deaths.get(task.number, 0) + 1
             if deaths[task.number] >= DEATHS:
                 raise fatal(generation, task, deaths[task.number], how)
-        slot.start(self._objective)
+        slot.start()
 
     def close(self) -> None:
         """End all processes; the next evaluation starts new ones."""
@@ -322,17 +286,7 @@ class LocalWorkers(Workers):
         for slot in self._slots:
             slot.stop()
             slot.deaths = 0
-
-
-def pickled_objective(objective: PlainFunction | Objective) -> bytes:
-    """The objective as it travels to another process."""
-    try:
-        return pickle.dumps(as_objective(objective))
-    except Exception as error:  # a pickler may raise anything
-        raise WorkerError(
-            f"an objective for worker processes must be picklable: {error}. Define it at the "
-            "top of a module, or evaluate in this process with `workers=0`."
-        ) from error
+        self._in_order = True
 
 
 def opened(message: tuple[Any, ...]) -> Outcome:
@@ -357,18 +311,3 @@ def fatal(generation: Generation, task: Task, deaths: int, how: str) -> WorkerEr
 
 def _past(moment: float) -> bool:
     return time.monotonic() > moment
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """What is started meanwhile has libraries of one thread: they read this when they load."""
-    before: dict[str, Any] = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
