@@ -98,6 +98,8 @@ def t_s_cases(s: int) -> dict[str, Case]:
     cases = {
         "uniform": Case(samplers.Uniform(s), lambda W: uniform_variance(W, s)),
         "optimal": Case(samplers.Optimal(s), lambda W: optimal_variance(W, s)),
+        # At d <= 14 every Omega is (0.1, 0.1)-balanced in the sense that Balanced needs.
+        "balanced": Case(samplers.Balanced(s), lambda W: h_regular_variance(W, s)),
     }
     for h in ("abs", "square", "sqrt", cubed):
         name = h if isinstance(h, str) else h.__name__

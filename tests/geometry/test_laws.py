@@ -26,13 +26,19 @@ def inputs(batch, generator):
     }
 
 
+def onto_complement(X):
+    """The projector C C^T, the same for every basis C; summed, as autocast rounds products."""
+    C = geo.complement(X)
+    return (C[..., :, None, :] * C[..., None, :, :]).sum(-1)
+
+
 CASES = {
     "cayley": ("W", geo.cayley),
-    "complement": ("X", lambda X: geo.complement(X) @ geo.complement(X).mT),  # basis-free
+    "complement": ("X", onto_complement),
     "curve": ("XW", lambda X, W: geo.curve(X, W, 0.7)),
     "expm": ("W", geo.expm),
     "geodesic": ("XZ", lambda X, Z: geo.geodesic(X, Z, 0.7)),
-    "geodesic-square": ("QG", lambda Q, G: geo.geodesic(Q, Q @ (G - G.mT), 0.7)),
+    "geodesic-square": ("QG", lambda Q, G: geo.geodesic(Q, 2 * geo.tangent_from(Q, G), 0.7)),
     "inner-canonical": ("XYZ", geo.inner),
     "inner-euclidean": ("XYZ", lambda X, Y, Z: geo.inner(X, Y, Z, "euclidean")),
     "lift": ("XZ", geo.lift),
@@ -53,17 +59,18 @@ CASES = {
 }
 
 ELSEWHERE = {
-    "Check",  # an answer
-    "basis",  # made from numbers
-    "givens",
-    "haar",
-    "tangent_dimension",
-    "check_skew",  # yes or no
-    "check_special",
-    "check_stiefel",
-    "check_tangent",
-    "require",
+    "Check": ("", lambda: geo.Check(True, "")),  # an answer
+    "basis": ("", lambda: geo.basis(4, 0, 1)),  # made from numbers
+    "givens": ("", lambda: geo.givens(4, 0, 1, 0.3)),
+    "haar": ("", lambda: geo.haar(6, 4, generator=torch.Generator().manual_seed(0))),
+    "tangent_dimension": ("", lambda: geo.tangent_dimension(4, 3)),
+    "check_skew": ("W", geo.check_skew),  # yes or no
+    "check_special": ("Q", geo.check_special),
+    "check_stiefel": ("X", geo.check_stiefel),
+    "check_tangent": ("XZ", geo.check_tangent),
+    "require": ("X", lambda X: geo.require(geo.check_stiefel(X))),
 }
+"""What the laws of batches, dtypes and gradients do not fit."""
 
 # The complement is one of many bases of a space: torch has no derivative of it.
 NOT_DIFFERENTIABLE = {"complement", "tangent_from"}
@@ -77,7 +84,7 @@ def case(request):
 
 def test_every_public_function_is_under_the_laws():
     covered = {name.split("-")[0] for name in CASES}
-    assert covered | ELSEWHERE == set(geo.__all__)
+    assert covered | set(ELSEWHERE) == set(geo.__all__)
 
 
 def test_batched_result_equals_the_loop(case, generator):
@@ -113,6 +120,28 @@ def test_inputs_are_left_untouched(case, generator):
     copies = [x.clone() for x in given]
     function(*given)
     assert all(torch.equal(x, copy) for x, copy in zip(given, copies, strict=True))
+
+
+@pytest.mark.parametrize("name", [*CASES, *ELSEWHERE])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_autocast_changes_no_bit(name, dtype, generator):
+    letters, function = (CASES | ELSEWHERE)[name]
+    given = [inputs((), generator)[x].to(dtype) for x in letters]
+    expected = function(*given)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = function(*given)
+    if isinstance(expected, torch.Tensor):
+        assert result.dtype == expected.dtype and torch.equal(result, expected)
+    else:
+        assert result == expected
+
+
+@pytest.mark.bad_input
+def test_autocast_is_on_again_after_a_call_that_raised():
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(ValueError, match="square"):
+            geo.expm(torch.zeros(3, 2))
+        assert (torch.eye(2) @ torch.eye(2)).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_DIFFERENTIABLE])

@@ -73,6 +73,47 @@ def test_cayley_is_orthogonal_at_every_norm(norm, dtype, generator):
     assert orthogonality_error(cayley(A)) <= 1000 * torch.finfo(dtype).eps
 
 
+MAGNITUDES = 10.0 ** torch.tensor([-300.0, -8, 0, 2, 3, 4, 8, 12, 16, 20, 100, 200, 300]).double()
+
+
+@pytest.mark.parametrize("d", [2, 3, 6, 7, 33])
+def test_cayley_is_orthogonal_at_every_finite_magnitude(d, generator):
+    """Also where A is singular: d is odd, or A turns one plane only."""
+    plane = torch.zeros(d, d, dtype=torch.float64)
+    plane[0, 1], plane[1, 0] = 1.0, -1.0
+    for unit in (with_norm(random_skew(d, generator=generator), 1.0), plane):
+        A = MAGNITUDES[:, None, None] * unit
+        for R in (cayley(A), torch.stack([cayley(a) for a in A])):
+            assert (orthogonality_error(R) / d**0.5).max() < 1e-13
+            assert (torch.linalg.det(R) > 0).all()
+
+
+def test_cayley_turns_every_plane_by_its_own_angle_at_large_norms():
+    speeds = torch.tensor([1e6, 1.0, 3e3], dtype=torch.float64)
+    A = torch.block_diag(*(v * basis(2, 0, 1, dtype=torch.float64) for v in speeds))
+    angles = 2 * torch.atan(speeds / 2)
+    expected = torch.block_diag(*expm(angles[:, None, None] * basis(2, 0, 1, dtype=A.dtype)))
+    # A plane's angle is known to eps times the largest speed.
+    assert_close("R", expected, cayley(A), factor=1e3)
+
+
+@pytest.mark.parametrize("d", [4, 5])
+def test_the_gradient_of_cayley_at_large_norms_is_that_of_the_solve(d, generator):
+    A = with_norm(random_skew(d, generator=generator), 1e4).requires_grad_()
+    I, weights = torch.eye(d, dtype=A.dtype), randn(d, d, generator=generator)
+    solved = torch.linalg.solve(I - A / 2, I + A / 2)
+    (expected,) = torch.autograd.grad((weights * solved).sum(), A)
+    (found,) = torch.autograd.grad((weights * cayley(A)).sum(), A)
+    # The solve itself loses eps times the norm.
+    assert_close("gradient", expected, found, factor=10)
+
+
+def test_cayley_of_a_large_matrix_that_is_not_skew_is_the_formula(generator):
+    A = 1e4 * randn(5, 5, generator=generator)
+    I = torch.eye(5, dtype=A.dtype)
+    assert_close("(I - A/2) R", I + A / 2, (I - A / 2) @ cayley(A))
+
+
 @pytest.mark.parametrize("name", ["expm", "cayley"])
 @pytest.mark.parametrize("d", [1, 2, 5, 6])
 def test_skew_matrices_go_to_rotations_not_reflections(name, d, generator):

@@ -6,6 +6,7 @@ from skewflow.errors import DtypeError, ShapeError
 from skewflow.geometry import check_stiefel
 from skewflow.geometry.matrices import MatrixView, as_matrices
 from skewflow.nn import orthogonal_, torus_
+from skewflow.optim import FlowSGD
 
 SHAPES = [
     (5, 5),
@@ -42,6 +43,23 @@ def test_the_matrices_of_a_batch_differ_and_the_generator_decides(generator):
     assert torch.equal(first, second) and not torch.equal(first[0], first[1])
 
 
+@pytest.mark.parametrize("shape", [(4, 3, 5), (3, 40, 2), (8, 3, 3, 3), (6, 2, 2, 3, 3)], ids=str)
+@pytest.mark.parametrize("layout", ["convolution", "transposed convolution"])
+def test_the_matrix_of_a_convolution_leads_back(shape, layout):
+    for format in (torch.contiguous_format, torch.channels_last):
+        if format == torch.channels_last and len(shape) != 4:
+            continue
+        weight = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+        weight = torch.nn.Parameter(weight.to(memory_format=format))
+        weight.orthogonal_layout = layout
+        view = MatrixView.of(weight)
+        X, first = view(weight), 1 if layout == "transposed convolution" else 0
+        filters = X[0].mT if X.shape[-1] == shape[first] else X[0]
+        expected = weight.movedim(first, 0).flatten(1)
+        assert torch.equal(filters.sort().values, expected.sort().values)
+        assert torch.equal(view.restore(X), weight)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_matrices_are_a_view_and_lead_back(shape, channels_last):
@@ -53,6 +71,15 @@ def test_matrices_are_a_view_and_lead_back(shape, channels_last):
     n, d, k = view.matrices
     assert X.shape == (n, d, k) and d >= k and X.data_ptr() == weight.data_ptr()
     assert torch.equal(view.restore(X), weight)
+
+
+def test_a_weight_drawn_under_autocast_is_the_same_and_the_optimiser_takes_it_there():
+    expected = orthogonal_(torch.empty(9, 5), generator=torch.Generator().manual_seed(0))
+    weight = torch.nn.Parameter(torch.empty(9, 5))
+    with torch.autocast("cpu", torch.bfloat16):
+        orthogonal_(weight, generator=torch.Generator().manual_seed(0))
+        FlowSGD([weight], lr=0.1)
+    assert torch.equal(weight, expected)
 
 
 @pytest.mark.bad_input

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import NotOnManifoldError
-from .precision import full_precision
+from .layouts import refuse_convolution
+from .precision import full_precision, no_autocast
 
 TOLERANCE = {
     torch.float64: 1e-10,
@@ -36,15 +37,19 @@ class Check(NamedTuple):
         return self.ok
 
 
+@no_autocast()
 def orthogonality_error(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
     r"""$\|X^\top X - I\|_F$ of each matrix (not in the paper).
 
-    Half precisions are measured in float32, so the number is the error of the stored weights.
+    Half precisions are measured in float32, so the number is the error of the stored weights. For
+    one number of any weight or model, also a wide one or a convolution, there is
+    `nn.orthogonality_error`.
 
     Example:
         >>> orthogonality_error(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
         tensor(3.)
     """
+    refuse_convolution(X)
     _validate.tall(X)
     X = X if X.dtype == torch.float64 else X.float()
     k = X.shape[-1]
@@ -53,6 +58,7 @@ def orthogonality_error(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch
     return torch.linalg.matrix_norm(residual)
 
 
+@no_autocast()
 def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> Check:
     r"""Whether every matrix has orthonormal columns: $\max|X^\top X - I| \le$ `tol` (Sec. 1).
 
@@ -65,6 +71,7 @@ def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> C
         `X` is not orthonormal: max |X^T X - I| = 3.0e+00 exceeds 1e-04 for torch.float32. Call
         `geometry.project(X)` for the nearest orthonormal matrix.
     """
+    refuse_convolution(X)
     _validate.tall(X)
     tol = TOLERANCE[X.dtype] if tol is None else tol
     Y = X if X.dtype == torch.float64 else X.float()
@@ -80,6 +87,7 @@ def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> C
     )
 
 
+@no_autocast()
 def check_special(X: Float[Tensor, "*batch d d"], tol: float | None = None) -> Check:
     """Whether every matrix is a rotation: orthogonal with determinant +1 (Sec. 1).
 
@@ -125,6 +133,7 @@ def check_skew(A: Float[Tensor, "*batch d d"], tol: float | None = None) -> Chec
     )
 
 
+@no_autocast()
 def check_tangent(
     X: Float[Tensor, "*batch d k"], Z: Float[Tensor, "*batch d k"], tol: float | None = None
 ) -> Check:

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import NonFiniteError
+from .precision import no_autocast
 from .retractions import HALVES, expm
 from .skew import check_fits
 
 
+@no_autocast()
 def lift(
     X: Float[Tensor, "*batch d k"], Z: Float[Tensor, "*batch d k"]
 ) -> Float[Tensor, "*batch d d"]:
@@ -37,6 +39,7 @@ def lift(
     return S - S.mT
 
 
+@no_autocast()
 def curve(
     X: Float[Tensor, "*batch d k"],
     generator: Float[Tensor, "*batch d d"],
@@ -60,6 +63,7 @@ def curve(
     return expm(t * generator) @ X
 
 
+@no_autocast()
 def geodesic(
     X: Float[Tensor, "*batch d k"], Z: Float[Tensor, "*batch d k"], t: float = 1.0
 ) -> Float[Tensor, "*batch d k"]:

@@ -6,9 +6,11 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import ShapeError
+from .precision import no_autocast
 from .skew import check_dtype
 
 
+@no_autocast()
 def haar(
     d: int,
     k: int | None = None,

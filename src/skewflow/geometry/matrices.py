@@ -1,12 +1,15 @@
 """A weight as the matrices of ST(d, k) it stands for: a view, without a copy or a transpose."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from jaxtyping import Float
 from torch import Tensor
 
+from .. import _validate
 from ..errors import ShapeError
+from .layouts import LAYOUTS, Layout, layout_of
 
 
 @dataclass(frozen=True)
@@ -14,14 +17,16 @@ class MatrixView:
     r"""How the weights of one shape are seen as n matrices with d >= k and orthonormal columns.
 
     A tall matrix is itself, a wide one its transpose (orthonormal rows). A batch (n, d, k) is n
-    matrices. A convolution weight (C_out, C_in, *kernel) of four or more dimensions is the matrix
-    $[\prod kernel \cdot C_{in}, C_{out}]$ of the paper (Sec. 6.2), or its transpose when C_out is
-    the larger side. Its rows may come in any order, which orthonormal columns do not notice, so
-    channels-last storage is taken as it lies. A one-dimensional convolution (C_out, C_in, width)
-    looks like a batch: use its ``flatten(1)``.
+    matrices. A convolution weight (C_out, C_in, *kernel), and that of a transposed convolution
+    (C_in, C_out, *kernel), is the matrix $[\prod kernel \cdot C_{in}, C_{out}]$ of the paper
+    (Sec. 6.2), or its transpose when C_out is the larger side. Its rows may come in any order,
+    which orthonormal columns do not notice, so channels-last storage is taken as it lies. A weight
+    of three dimensions is a convolution, and one of more a transposed one, where its module has
+    said so (see `record_layouts`).
 
     Args:
         shape: The weight's shape.
+        layout: Whether it is a convolution's; None for a matrix or a batch of them.
         channels_last: The channels of a convolution weight come last in memory.
 
     Example:
@@ -31,6 +36,7 @@ class MatrixView:
     """
 
     shape: tuple[int, ...]
+    layout: Layout | None
     channels_last: bool = False
 
     @classmethod
@@ -43,8 +49,11 @@ class MatrixView:
             )
         if weight.numel() == 0:
             raise ShapeError(f"{name} must not be empty: got shape {tuple(weight.shape)}.")
-        channels_last = weight.ndim > 3 and not weight[0].is_contiguous()
-        return cls(tuple(weight.shape), channels_last)
+        layout = layout_of(weight)
+        if layout is not None:
+            _validate.one_of(layout, LAYOUTS, f"orthogonal_layout` of `{name}")
+        channels_last = layout == "convolution" and not weight[0].is_contiguous()
+        return cls(tuple(weight.shape), layout, channels_last)
 
     @cached_property
     def wide(self) -> bool:
@@ -60,7 +69,7 @@ class MatrixView:
 
     def __call__(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "n d k"]:
         """A weight, gradient or buffer as matrices; a view where the memory allows it."""
-        stored = tensor.movedim(1, -1) if self.channels_last else tensor
+        stored = tensor if self._order is None else tensor.permute(self._order)
         stored = stored.reshape(self._stored)
         return stored.mT if self.wide else stored
 
@@ -73,19 +82,26 @@ class MatrixView:
     def restore(self, X: Float[Tensor, "n d k"]) -> Float[Tensor, "*shape"]:
         """Matrices back in the weight's own shape."""
         stored = X.mT if self.wide else X
-        if not self.channels_last:
+        if self._order is None:
             return stored.reshape(self.shape)
-        out, channels, *kernel = self.shape
-        return stored.reshape(out, *kernel, channels).movedim(-1, 1)
+        back = sorted(range(len(self._order)), key=self._order.__getitem__)
+        return stored.reshape([self.shape[i] for i in self._order]).permute(back)
+
+    @cached_property
+    def _order(self) -> tuple[int, ...] | None:
+        """The order of the dimensions that begins with C_out; None where the weight has it."""
+        kernel = range(2, len(self.shape))
+        if self.layout == "transposed convolution":
+            return (1, 0, *kernel)
+        return (0, *kernel, 1) if self.channels_last else None
 
     @cached_property
     def _stored(self) -> tuple[int, int, int]:
-        if len(self.shape) == 3:
-            return self.shape[0], self.shape[1], self.shape[2]
-        columns = 1
-        for size in self.shape[1:]:
-            columns *= size
-        return 1, self.shape[0], columns
+        if self.layout is None:
+            *batch, rows, columns = self.shape
+            return math.prod(batch), rows, columns
+        out = self.shape[1 if self.layout == "transposed convolution" else 0]
+        return 1, out, math.prod(self.shape) // out
 
 
 def as_matrices(weight: Float[Tensor, "*shape"]) -> Float[Tensor, "n d k"]:

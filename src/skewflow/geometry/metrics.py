@@ -6,12 +6,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import _validate
+from .precision import no_autocast
 from .tangent import tangent_project
 
 Metric = Literal["canonical", "euclidean"]
 METRICS = ("canonical", "euclidean")
 
 
+@no_autocast()
 def inner(
     X: Float[Tensor, "*batch d k"],
     Z1: Float[Tensor, "*batch d k"],
@@ -39,6 +41,7 @@ def inner(
     return euclidean - ((X.mT @ Z1) * (X.mT @ Z2)).sum((-2, -1)) / 2
 
 
+@no_autocast()
 def riemannian_gradient(
     X: Float[Tensor, "*batch d k"],
     G: Float[Tensor, "*batch d k"],

@@ -1,9 +1,15 @@
 """Products that do not inherit torch's switches for coarser float32 arithmetic."""
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 EXACT = ("none", "ieee")
 """What the switches say where products are those of float32."""
@@ -45,15 +51,34 @@ def is_exact(X: Tensor) -> bool:
     return backend.fp32_precision in EXACT
 
 
-def no_autocast() -> AbstractContextManager[object]:
-    """Products in the types of their factors, also where the user's autocast would round these."""
-    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    if not kinds:
-        return nullcontext()
-    stack = ExitStack()
-    for kind in kinds:
-        stack.enter_context(torch.autocast(kind, enabled=False))
-    return stack
+class no_autocast:  # noqa: N801
+    """Products in the types of their factors, also where the user's autocast would round these.
+
+    It is a context, and a decorator: ``@no_autocast()`` on a function whose result must be
+    orthogonal, as bfloat16 products are orthogonal to 1e-2 only. Networks keep their autocast.
+    """
+
+    def __enter__(self) -> None:
+        """Turn autocast off where it is on."""
+        kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+        self._off = [torch.autocast(kind, enabled=False) for kind in kinds]
+        for off in self._off:
+            off.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *reason: object) -> None:
+        """Turn it on again."""
+        for off in reversed(self._off):
+            off.__exit__(*reason)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function, computed without autocast."""
+
+        @wraps(function)
+        def computed(*args: P.args, **kwargs: P.kwargs) -> T:
+            with no_autocast():
+                return function(*args, **kwargs)
+
+        return computed
 
 
 def users_precision(X: Tensor) -> AbstractContextManager[None]:

@@ -5,9 +5,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import _validate
+from .layouts import refuse_convolution
+from .precision import no_autocast
 from .retractions import HALVES
 
 
+@no_autocast()
 def project(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
     r"""The polar factor $U V^\top$ of $X = U S V^\top$: the nearest point of ST(d, k).
 
@@ -22,6 +25,7 @@ def project(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
         tensor([[1., 0.],
                 [0., 1.]])
     """
+    refuse_convolution(X)
     _validate.tall(X)
     U, _, Vh = torch.linalg.svd(X.float() if X.dtype in HALVES else X, full_matrices=False)
     return (U @ Vh).to(X.dtype)

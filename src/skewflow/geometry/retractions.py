@@ -5,6 +5,7 @@ $X \leftarrow \Gamma(\eta\Omega) X$ (Eq. 4).
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,10 +13,16 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import NonFiniteError, NotOnManifoldError
+from .precision import no_autocast
 
 HALVES = (torch.bfloat16, torch.float16)
 
+LARGEST_SOLVE = 1e3
+"""Largest norm of a skew matrix whose Cayley transform is found by a solve: to there it is
+orthogonal to 4e-14 in float64, and beyond the error grows with the norm."""
 
+
+@no_autocast()
 def expm(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     r"""The matrix exponential, $\exp : Sk(d) \to SO(d)$, onto (Sec. 2.1.1).
 
@@ -43,13 +50,15 @@ def expm(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     return R
 
 
+@no_autocast()
 def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     r"""The Cayley transform with derivative $+A$: $(I - A/2)^{-1}(I + A/2)$.
 
     The paper prints $Y(\Omega) = (I + \Omega/2)^{-1}(I - \Omega/2)$ (Sec. 2.1.1), whose derivative
     is $-\Omega$: used in Eq. 4 it *descends* where the exponential ascends. Ours is $Y(-\Omega)$.
     It agrees with `expm` up to $O(\|A\|^3)$, rotates a plane by $2\arctan(\theta/2) < \pi$ instead
-    of $\theta$, and never reaches a rotation with eigenvalue -1. Costs $O(d^3)$, one solve.
+    of $\theta$, and never reaches a rotation with eigenvalue -1. Costs $O(d^3)$: one solve, or one
+    SVD for a skew `A` of a norm above 1000, where a solve would lose orthogonality.
 
     Example:
         >>> cayley(torch.tensor([[0.0, 2.0], [-2.0, 0.0]]))
@@ -57,7 +66,11 @@ def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
                 [-1.,  0.]])
     """
     _validate.square(A, "A")
-    H = _widen(A) / 2
+    wide = _widen(A)
+    if wide.abs().sum(-1).amax() > LARGEST_SOLVE and torch.equal(wide, -wide.mT):
+        R: Tensor = _LargeCayley.apply(wide)  # type: ignore[no-untyped-call]
+        return R.to(A.dtype)
+    H = wide / 2
     I = torch.eye(A.shape[-1], dtype=H.dtype, device=A.device)
     R, info = torch.linalg.solve_ex(I - H, I + H)
     if info.any():
@@ -68,6 +81,7 @@ def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     return R.to(A.dtype)
 
 
+@no_autocast()
 def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch d d"]:
     r"""The series $\sum_{n=0}^{terms} A^n / n!$ as it stands, without scaling.
 
@@ -93,6 +107,30 @@ def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch 
         term = term @ A / n
         total = total + term
     return total
+
+
+class _LargeCayley(torch.autograd.Function):
+    r"""The Cayley transform of skew matrices, orthogonal to rounding whatever their norm.
+
+    $I - A/2$ is normal, so its polar factor V gives $(I - A/2)^{-1}(I + A/2) = (V^\top)^2$, and an
+    SVD finds V. The derivative of the SVD does not exist, as the singular values of a skew matrix
+    come in pairs; that of the transform is $N\,dA\,N$ with $N = (I - A/2)^{-1} = (R + I)/2$.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor) -> Tensor:
+        I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+        U, _, Vh = torch.linalg.svd(I - A / 2)
+        V = U @ Vh
+        R = V.mT @ V.mT
+        ctx.save_for_backward(R)
+        return R
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> Tensor:
+        (R,) = ctx.saved_tensors
+        N = (R + torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)) / 2
+        return N.mT @ G @ N.mT
 
 
 def _scaled_taylor(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import DtypeError, ShapeError
+from .precision import no_autocast
 
 Side = Literal["left", "right"]
 
 
+@no_autocast()
 def omega(
     X: Float[Tensor, "*batch d k"], G: Float[Tensor, "*batch d k"], side: Side = "left"
 ) -> Float[Tensor, "*batch n n"]:

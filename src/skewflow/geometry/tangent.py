@@ -6,10 +6,12 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import ShapeError
+from .precision import no_autocast
 from .retractions import HALVES
 from .skew import check_fits
 
 
+@no_autocast()
 def tangent_project(
     X: Float[Tensor, "*batch d k"], Z: Float[Tensor, "*batch d k"]
 ) -> Float[Tensor, "*batch d k"]:
@@ -29,6 +31,7 @@ def tangent_project(
     return Z - X @ ((S + S.mT) / 2)
 
 
+@no_autocast()
 def tangent_from(
     X: Float[Tensor, "*batch d k"],
     A: Float[Tensor, "*batch k k"],
@@ -69,6 +72,7 @@ def tangent_from(
     return Z + complement(X) @ B
 
 
+@no_autocast()
 def complement(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d n"]:
     r"""An orthonormal basis $X_\perp$ of the complement: $[X\,X_\perp]$ is in O(d) (Sec. 2.1).
 

@@ -1,4 +1,4 @@
-"""Orthogonal weights in networks: layers, marks and initialisation."""
+"""Orthogonal weights in networks: layers, marks, initialisation and how orthogonal they are."""
 
 from .conv import OrthogonalConv2d as OrthogonalConv2d
 from .init import orthogonal_ as orthogonal_
@@ -7,6 +7,9 @@ from .linear import OrthogonalLinear as OrthogonalLinear
 from .marks import mark_orthogonal as mark_orthogonal
 from .marks import orthogonal_parameters as orthogonal_parameters
 from .modrelu import ModReLU as ModReLU
+from .orthogonality import orthogonality_error as orthogonality_error
+from .orthogonality import orthogonality_errors as orthogonality_errors
+from .orthogonality import project_ as project_
 from .rnn import OrthogonalRNN as OrthogonalRNN
 from .rnn_cell import OrthogonalRNNCell as OrthogonalRNNCell
 from .sylvester import SylvesterFlow as SylvesterFlow
@@ -21,5 +24,8 @@ __all__ = [
     "mark_orthogonal",
     "orthogonal_",
     "orthogonal_parameters",
+    "orthogonality_error",
+    "orthogonality_errors",
+    "project_",
     "torus_",
 ]

@@ -18,8 +18,10 @@ def orthogonal_(
 ) -> Float[Tensor, "*shape"]:
     """Fill a weight with Haar-distributed orthogonal matrices, in place.
 
-    A tall weight gets orthonormal columns, a wide one orthonormal rows, a batch (n, d, k) n
-    independent matrices, a convolution weight the paper's flattening (see `MatrixView`).
+    A tall weight gets orthonormal columns, a wide one orthonormal rows. Three dimensions are a
+    batch (n, d, k) of n independent matrices, more are a convolution weight (C_out, C_in, *kernel)
+    in the paper's flattening (see `MatrixView`). A tensor does not show that it belongs to a
+    `Conv1d` or to a transposed convolution: for those call `mark_orthogonal` on the module.
 
     Args:
         tensor: Weight of two or more dimensions, real and floating.

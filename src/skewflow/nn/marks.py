@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from ..geometry.layouts import record_layouts
 from ..optim.split import Named, split_parameters
 from .init import orthogonal_
 
@@ -12,10 +13,12 @@ def mark_orthogonal(
 ) -> None:
     """Make a weight of any module orthogonal, and mark it so that `split_parameters` finds it.
 
-    The weight is filled by `orthogonal_`. To mark one that is orthogonal already, set the mark
-    itself: ``module.orthogonal_names = ("weight",)``; a class may have it as an attribute. It is
-    kept by copies, pickles, moves, casts and `torch.compile`. It is not in a `state_dict`: the
-    code that builds the model makes it. Not in the paper.
+    The weight is filled by `orthogonal_`. That of a convolution of torch, also of one or three
+    dimensions or transposed, becomes the paper's matrix (kernel * C_in, C_out). To mark a weight
+    that is orthogonal already, set the mark itself: ``module.orthogonal_names = ("weight",)``; a
+    class may have it as an attribute. It is kept by copies, pickles, moves, casts and
+    `torch.compile`. It is not in a `state_dict`: the code that builds the model makes it. Not in
+    the paper.
 
     Args:
         module: The module that holds the weight.
@@ -23,7 +26,8 @@ def mark_orthogonal(
         generator: Source of randomness; torch's global one when omitted.
 
     Raises:
-        ValueError: If the module itself has no parameter of that name.
+        ValueError: If the module has no parameter of that name itself, or is a grouped
+            convolution.
         ShapeError: If the weight has less than two dimensions.
 
     Example:
@@ -40,6 +44,7 @@ def mark_orthogonal(
             f"`name` must be a parameter of {type(module).__name__} itself: got {name!r}, it has "
             f"{', '.join(own) or 'none'}. Pass the submodule that holds the weight."
         )
+    record_layouts(module, [own[name]])
     orthogonal_(own[name], generator=generator)
     marked = tuple(getattr(module, "orthogonal_names", ()))
     if name not in marked:

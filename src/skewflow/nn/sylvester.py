@@ -17,7 +17,8 @@ class SylvesterFlow(nn.Module):
     costs O(m), and is right only while the columns of Q are orthonormal. The flow is invertible if
     $R_{ii} \tilde R_{ii} > -1$, so the diagonals are those of `R` and `R_tilde` under a tanh; below
     the diagonal these parameters are not read. From van den Berg, Hasenclever, Tomczak and Welling,
-    "Sylvester Normalizing Flows for Variational Inference", UAI 2018. Not in the paper.
+    "Sylvester Normalizing Flows for Variational Inference", UAI 2018, which the paper names in its
+    introduction (Sec. 1) as a use of matrices in ST(d, k); it trains none.
 
     Args:
         features: d.
