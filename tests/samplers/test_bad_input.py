@@ -11,6 +11,7 @@ from skewflow.errors import (
     WeightFunctionError,
 )
 from skewflow.samplers import (
+    Balanced,
     HeavyMatchings,
     HRegular,
     Importance,
@@ -31,7 +32,7 @@ from skewflow.tournaments import (
 
 pytestmark = pytest.mark.bad_input
 
-SIZED = [Uniform, HRegular, Optimal]
+SIZED = [Uniform, HRegular, Optimal, Balanced]
 
 
 @pytest.fixture
@@ -62,6 +63,7 @@ def test_a_block_size_below_two_or_above_d_is_refused(sampler, s, W, generator):
         HRegular(2),
         HRegular(2, method="reject-1"),
         Optimal(2),
+        Balanced(2),
         RoundRobin(),
         RoundRobin(replacement=True),
         RelabelledRoundRobin(),

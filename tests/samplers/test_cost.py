@@ -6,7 +6,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import randn, random_stiefel
 from skewflow.kernels import rotate_blocks
-from skewflow.samplers import HRegular, RelabelledRoundRobin, RoundRobin, Sparsified, Uniform
+from skewflow.samplers import (
+    HRegular,
+    Optimal,
+    RelabelledRoundRobin,
+    RoundRobin,
+    Sparsified,
+    Uniform,
+)
 from skewflow.tournaments import EdgeWeights
 
 
@@ -67,6 +74,14 @@ def test_h_regular_with_abs_reads_all_of_omega_once_for_many_draws(generator):
     for _ in range(10):
         sampler.sample(W, generator=generator)
     assert W.evaluated == d * (d - 1) // 2 + 10 * (d - 1 + d // 2)
+
+
+@pytest.mark.parametrize("sampler", [HRegular(2, "abs", "reject-2"), Optimal(2)], ids=str)
+def test_samplers_with_a_certified_bound_read_omega_once(sampler, generator):
+    d = 200
+    W = EdgeWeights(random_stiefel(d, 4, generator=generator), randn(d, 4, generator=generator))
+    sampler.sample(W, generator=generator)
+    assert W.evaluated == d * (d - 1) // 2
 
 
 def test_sparsified_reads_only_the_edges_it_drew(generator):

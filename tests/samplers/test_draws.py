@@ -10,6 +10,7 @@ from scipy.stats import chi2
 from cases import PATTERNS, WEIGHTS, all_cases, gaussian
 from helpers import assert_close
 from skewflow.samplers import (
+    Balanced,
     HeavyMatchings,
     HRegular,
     Optimal,
@@ -66,6 +67,13 @@ def test_rejection_frequencies_match_the_law(d, s, method, generator):
     check_frequencies(draws, sampler.law(W))
 
 
+def test_compiled_frequencies_match_the_law(generator):
+    X, G = torch.eye(6, dtype=torch.float64), gaussian(6, generator)
+    sampler = Balanced(2)
+    draws = (sampler.sample(EdgeWeights(X, G), generator=generator) for _ in range(1500))
+    check_frequencies(Counter(t.partition.key() for t in draws), sampler.law(EdgeWeights(X, G)))
+
+
 @pytest.mark.parametrize("h", [None, "abs"])
 def test_sparsified_frequencies_match_the_law(h, generator):
     W = EdgeWeights.of(gaussian(5, generator))
@@ -77,9 +85,20 @@ def test_sparsified_frequencies_match_the_law(h, generator):
 def drawn_samplers(d, s):
     samplers = {name: case.sampler for name, case in all_cases(d, s).items()}
     samplers |= {m: HRegular(s, "abs", m) for m in ("reject-1", "reject-2")}
-    samplers["balanced"] = HRegular(s, "abs", "reject-2", alpha=0.05, beta=0.05)
+    samplers["declared"] = HRegular(s, "abs", "reject-2", alpha=0.05, beta=0.05)
+    samplers["balanced"] = Balanced(s, num_samples=d * (d - 1))
     samplers["rejected-ht"] = HRegular(s, "abs", "reject-1", horvitz_thompson=True)
     return samplers
+
+
+_draw_numbers = Balanced._draw_numbers
+
+
+def with_an_exact_second_mean(sampler, d, sizes, generator):
+    """The numbers of a `Balanced` with as many samples as there are ordered pairs, each once."""
+    numbers = _draw_numbers(sampler, d, sizes, generator)
+    pairs, r = torch.arange(d * (d - 1)), sampler.num_samples
+    return numbers._replace(edges=torch.cat([numbers.edges[:r], pairs, numbers.edges[2 * r :]]))
 
 
 @pytest.mark.parametrize("d, s", [(6, 2), (7, 3)])
@@ -87,6 +106,7 @@ def test_the_estimate_that_comes_with_a_draw_is_the_law_s(d, s, monkeypatch, gen
     W = EdgeWeights.of(gaussian(d, generator))
     exact_mean = sum(p * partition_norm(W, t.partition) for t, p in Uniform(s).law(W))
     monkeypatch.setattr(Optimal, "_mean_norm", lambda *_: exact_mean)  # Z known, as in the law
+    monkeypatch.setattr(Balanced, "_draw_numbers", with_an_exact_second_mean)
     for name, sampler in drawn_samplers(d, s).items():
         by_partition = {t.partition.key(): t for t, _ in sampler.law(W)}
         for _ in range(10):

@@ -104,6 +104,20 @@ def test_a_zero_omega_is_estimated_by_zero_under_every_sampler(generator):
         assert_close("estimate", torch.zeros(6, 6), t.dense(W))
 
 
+@pytest.mark.parametrize("scale", [1e-150, 1e-162, 1e-200, 1e-310])
+def test_weights_whose_squares_underflow_are_drawn_and_estimated_without_bias(scale, generator):
+    omega = scale * WEIGHTS["gaussian"](6, generator)
+    W = EdgeWeights.of(omega)
+    samplers = [case.sampler for case in all_cases(6, 2).values()]
+    samplers += [Sparsified(2), Sparsified(2, "abs"), Sparsified(2, "square")]
+    samplers += [HRegular(2, "square", "reject-1"), HRegular(2, "square", "reject-2")]
+    for sampler in samplers:
+        assert torch.isfinite(sampler.sample(W, generator=generator).dense(W)).all()
+        mean = sum(p * (t.dense(W) / scale) for t, p in sampler.law(W))
+        # Subnormal numbers have few digits: those of 1e-310 are 5e-15 apart from each other.
+        assert_close(f"E[estimate] of {sampler}", W.dense() / scale, mean, factor=10)
+
+
 @pytest.mark.parametrize("k", [1, 3, 8])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_a_gradient_normal_to_the_manifold_is_estimated_by_zero(k, dtype, generator):

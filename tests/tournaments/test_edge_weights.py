@@ -23,6 +23,23 @@ def pair(request, generator):
     return X, G, side
 
 
+def test_autocast_changes_no_bit_of_a_view(pair):
+    X, G, side = pair
+    views = [
+        lambda W: W.entries(torch.tensor([[0, 1], [5, 2]])),
+        lambda W: W.blocks(Partition.from_order(torch.arange(12), ((4, 3),)))[0],
+        lambda W: W.row(4),
+        lambda W: W.row_sums("abs"),
+        lambda W: W.row_sums("square"),
+        lambda W: W.dense(),
+    ]
+    for view in views:
+        expected = view(EdgeWeights(X.float(), G.float(), side))
+        with torch.autocast("cpu", torch.bfloat16):
+            result = view(EdgeWeights(X.float(), G.float(), side))
+        assert result.dtype == expected.dtype and torch.equal(result, expected)
+
+
 def test_every_view_agrees_with_omega(pair, generator):
     X, G, side = pair
     expected = omega(X, G, side)

@@ -1,5 +1,6 @@
 """Distributions over subtournaments, each with the weights of its unbiased estimate (Sec. 3.2)."""
 
+from .balanced import Balanced as Balanced
 from .base import Sampler as Sampler
 from .h_regular import HRegular as HRegular
 from .heavy_matchings import HeavyMatchings as HeavyMatchings
@@ -11,6 +12,7 @@ from .sparsified import Sparsified as Sparsified
 from .uniform import Uniform as Uniform
 
 __all__ = [
+    "Balanced",
     "HRegular",
     "HeavyMatchings",
     "Importance",

@@ -39,12 +39,21 @@ def completion(d: int, sizes: SizeCounts, i: int, j: int, generator: torch.Gener
     The edge goes to a block of size s with probability proportional to s(s-1) times the number of
     such blocks, the other rows fall where a random permutation puts them.
     """
-    i, j = min(i, j), max(i, j)
+    place = place_of_edge(sizes, generator)
+    return Partition.from_order(completed(permutation(d - 2, generator), i, j, place), sizes)
+
+
+def place_of_edge(sizes: SizeCounts, generator: torch.Generator) -> int:
+    """Where an edge begins in the order of the rows that is cut into a partition."""
     places = torch.tensor([float(count * size * (size - 1)) for size, count in sizes])
-    group = 0 if len(sizes) == 1 else int(categorical(places, 1, generator))
-    start = sum(size * count for size, count in sizes[:group])
-    rest = permutation(d - 2, generator)
+    group = 0 if len(places.nonzero()) == 1 else int(categorical(places, 1, generator))
+    return sum(size * count for size, count in sizes[:group])
+
+
+def completed(rest: Int[Tensor, "n"], i: int, j: int, place: int) -> Int[Tensor, "d"]:
+    """The rows in order: i and j at `place`, the others as `rest` permutes them."""
+    i, j = min(i, j), max(i, j)
     rest = rest + (rest >= i)
     rest = rest + (rest >= j)
     edge = torch.tensor([i, j], device=rest.device)
-    return Partition.from_order(torch.cat([rest[:start], edge, rest[start:]]), sizes)
+    return torch.cat([rest[:place], edge, rest[place:]])

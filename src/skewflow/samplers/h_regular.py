@@ -20,7 +20,7 @@ from ..tournaments.inclusion import h_regular_inclusion
 from ..tournaments.partitions import BlockSize, Partition, block_sizes
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law
-from ..tournaments.weight_functions import H, h_values, weight_function
+from ..tournaments.weight_functions import NEGLIGIBLE, H, h_values, weight_function
 from . import _draw
 from .base import Sampler
 from .rejection import reject, unbalanced
@@ -87,8 +87,10 @@ class HRegular(Sampler):
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw a partition by the chosen method."""
         self._check(W, generator)
+        if self.method == "reject-2":
+            W.dense()  # the certified bound reads all of it, so that the norm need not
         norm = W.h_norm(self.h)
-        if norm == 0.0:  # Omega = 0: every estimate is zero, so any partition will do
+        if norm < NEGLIGIBLE:  # as if Omega = 0: any partition will do
             return Uniform(self.block_size).sample(W, generator=generator)
         if self.method == "edge":
             T, trials = self._complete_an_edge(W, generator), 1
@@ -110,7 +112,7 @@ class HRegular(Sampler):
     def law(self, W: EdgeWeights) -> Law:
         r"""All partitions with $p_T = 2h(G_T)/(W\|h(\Omega)\|_1) > 0$ (Lemma 3.5)."""
         norm = W.h_norm(self.h)
-        if norm == 0.0:
+        if norm < NEGLIGIBLE:
             return Uniform(self.block_size).law(W)
         ways = num_partitions_with_edge(W.d, self.block_size)
         law = []

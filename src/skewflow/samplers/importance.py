@@ -12,7 +12,7 @@ from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.families import Family
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law, family_sums
-from ..tournaments.weight_functions import H, weight_function
+from ..tournaments.weight_functions import NEGLIGIBLE, H, weight_function
 from . import _draw
 from .base import Sampler
 
@@ -72,9 +72,10 @@ class Importance(Sampler):
                 f"{self.family.d} rows."
             )
         if self.by == "optimal":
-            sums = family_sums(W, self.family, "square").sqrt()
+            sums = family_sums(W, self.family, "square")
         else:
             sums = family_sums(W, self.family, self.by)
-        if sums.sum() == 0:  # Omega = 0: any law will do
+        if sums.sum() < NEGLIGIBLE:  # as if Omega = 0: any law will do
             sums = torch.ones_like(sums)
+        sums = sums.sqrt() if self.by == "optimal" else sums
         return sums / sums.sum()

@@ -13,6 +13,7 @@ from ..tournaments.enumeration import enumerate_partitions
 from ..tournaments.partitions import BlockSize, Partition, block_sizes
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law, partition_norm
+from ..tournaments.weight_functions import NEGLIGIBLE
 from . import _draw
 from .base import Sampler
 from .h_regular import HRegular
@@ -51,7 +52,8 @@ class Optimal(Sampler):
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
         """Draw T, then an independent estimate of Z."""
         self._check(W, generator)
-        if W.h_norm("abs") == 0.0:  # Omega = 0: any partition will do
+        W.dense()  # many trials read many entries: look them up
+        if W.h_norm("square") < NEGLIGIBLE:  # as if Omega = 0: any partition will do
             return Uniform(self.block_size).sample(W, generator=generator)
         T, trials = self._draw(W, generator)
         mean = self._mean_norm(W, generator)
@@ -60,7 +62,8 @@ class Optimal(Sampler):
 
     def law(self, W: EdgeWeights) -> Law:
         """All partitions with a_T > 0, and the weights' mean: Z exactly, by enumeration."""
-        if W.h_norm("abs") == 0.0:
+        W.dense()
+        if W.h_norm("square") < NEGLIGIBLE:
             return Uniform(self.block_size).law(W)
         ways = num_partitions_with_edge(W.d, self.block_size)
         partitions = [T.to(W.device) for T in enumerate_partitions(W.d, self.block_size)]
@@ -79,7 +82,6 @@ class Optimal(Sampler):
         return sum(partition_norm(W, t.partition) for t in draws) / self.num_samples
 
     def _draw(self, W: EdgeWeights, generator: torch.Generator) -> tuple[Partition, int]:
-        W.dense()  # many trials read many entries: look them up
         # Acceptance is E[a]/a_max from the uniform law and E[a]/(P(e) H) from the abs law.
         bound = certified_norm(W, self.block_size)
         abs_bound = float(edge_probability(W.d, self.block_size)) * W.h_norm("abs") / 2

@@ -16,7 +16,7 @@ from ..tournaments.enumeration import check_size
 from ..tournaments.matchings import greedy_colours, matching_partition
 from ..tournaments.tournament import Tournament
 from ..tournaments.variance import Law
-from ..tournaments.weight_functions import H, h_values, weight_function
+from ..tournaments.weight_functions import NEGLIGIBLE, H, h_values, weight_function
 from . import _draw
 from .base import Sampler
 
@@ -93,7 +93,7 @@ class Sparsified(Sampler):
     ) -> tuple[Int[Tensor, "m 2"], Float[Tensor, "m"]]:
         """Distinct edges (i, j), i < j, and how often each was drawn."""
         r, d = self.num_edges, W.d
-        if self.h is None or W.h_norm(self.h) == 0.0:
+        if self.h is None or W.h_norm(self.h) < NEGLIGIBLE:
             index = torch.randint(W.num_edges, (r,), generator=generator, device=generator.device)
             edges = edge_from_index(index, d).to(W.device)
         else:
@@ -106,13 +106,13 @@ class Sparsified(Sampler):
 
     def _p(self, W: EdgeWeights, w: Float[Tensor, "m"]) -> Float[Tensor, "m"]:
         """The probability of a single draw of edges with weights w."""
-        if self.h is None or W.h_norm(self.h) == 0.0:
+        if self.h is None or W.h_norm(self.h) < NEGLIGIBLE:
             return torch.full_like(w, 1 / W.num_edges, dtype=torch.float64)
         return 2 * h_values(self.h, w) / W.h_norm(self.h)
 
 
 class _Matching(NamedTuple):
-    """Disjoint edges, the factor on each edge's weight, and the norm of factor times weight."""
+    """Disjoint edges, the factor on each edge's weight, and a relative norm of the products."""
 
     edges: Int[Tensor, "_ 2"]
     factor: Float[Tensor, "_"]
@@ -124,6 +124,7 @@ def _split(
 ) -> list[_Matching]:
     """Greedy matchings of the drawn edges that count, heaviest first."""
     v = (factor * w).abs()
+    v = v / v.max()  # only ratios of norms count, and squares of tiny weights underflow
     keep = v > 0
     edges, factor, v = edges[keep], factor[keep], v[keep]
     order = v.sort(descending=True, stable=True).indices

@@ -8,6 +8,7 @@ from .. import _validate
 from .._typing import MatrixBlocks
 from ..errors import NotOnManifoldError, ShapeError
 from ..geometry.checks import check_skew
+from ..geometry.precision import no_autocast
 from ..geometry.skew import Side, check_side
 from .partitions import Partition
 from .weight_functions import H, h_values, weight_function
@@ -23,9 +24,9 @@ class EdgeWeights:
 
     $\Omega = GX^\top - XG^\top$ is not formed: an entry costs $O(k)$, a partition into blocks of s
     rows $O(dsk)$. Every entry (i < j) that is computed is counted in `evaluated`; one that is read
-    from a table, after `dense` or from `of`, is not. Entries are in the dtype of `X`, of half
-    precisions in float32. The view does not copy: it is only valid until `X` or `G` is changed in
-    place.
+    from a table, after `dense` or from `of`, is not, and neither are the blocks of the same
+    partition again. Entries are in the dtype of `X`, of half precisions in float32. The view does
+    not copy: it is only valid until `X` or `G` is changed in place.
 
     Args:
         X: One point with orthonormal columns (d, k).
@@ -84,6 +85,12 @@ class EdgeWeights:
         self.evaluated = 0
         self._table: Tensor | None = None
         self._row_sums: dict[H, Tensor] = {}
+        self._last: tuple[Partition, MatrixBlocks] | None = None
+
+    @property
+    def factors(self) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d k"]] | None:
+        r"""A and B of $\Omega = AB^\top - BA^\top$; None where there is a table."""
+        return None if self._table is not None else (self._A, self._B)
 
     @property
     def num_edges(self) -> int:
@@ -109,8 +116,15 @@ class EdgeWeights:
         Per block $S = G_B X_B^\top$, then $S - S^\top$: batched products, $O(dsk)$ in all.
         """
         self.check_partition(partition)
-        return tuple(self._block(b) for b in partition.blocks)
+        if self._last is None or self._last[0] is not partition:
+            self._last = partition, tuple(self._block(b) for b in partition.blocks)
+        return self._last[1]
 
+    def keep(self, partition: Partition, blocks: MatrixBlocks) -> None:
+        """Take over what `blocks` of a partition would compute."""
+        self._last = partition, blocks
+
+    @no_autocast()
     def _block(self, b: Int[Tensor, "l s"]) -> Float[Tensor, "l s s"]:
         l, s = b.shape
         if self._table is not None:
@@ -127,6 +141,7 @@ class EdgeWeights:
             self.evaluated += self.d - 1
         return self._rows(i, i + 1)[0]
 
+    @no_autocast()
     def dense(self) -> Float[Tensor, "d d"]:
         """All of Omega, in O(d^2 k) time and O(d^2) memory; kept as a table from then on."""
         if self._table is None:
@@ -205,6 +220,7 @@ class EdgeWeights:
                 f"{partition.d} rows. Sample it from these weights."
             )
 
+    @no_autocast()
     def _rows(self, start: int, stop: int) -> Float[Tensor, "n d"]:
         if self._table is not None:
             return self._table[start:stop]
@@ -213,6 +229,7 @@ class EdgeWeights:
         rows.diagonal(offset=start).zero_()  # two products may round differently
         return rows
 
+    @no_autocast()
     def _squared_row_norms(self) -> Float[Tensor, "d"]:
         A, B = self._A.to(torch.float64), self._B.to(torch.float64)
         # A -> A - B C with a symmetric C leaves Omega as it is; this C takes out the part of the

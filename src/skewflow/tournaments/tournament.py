@@ -19,7 +19,8 @@ class Tournament:
         partition: The blocks.
         weights: One factor c for every edge ($\frac1{p_T}M$ of Eq. 6), or, where the edges differ,
             one symmetric (l, s, s) tensor for each tensor of ``partition.blocks``.
-        trials: How many partitions were drawn to find this one; 1 unless there was rejection.
+        trials: How many partitions (of `Balanced`: edges) were drawn to find this one; 1 unless
+            there was rejection.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0.0, 2.0], [-2.0, 0.0]]))

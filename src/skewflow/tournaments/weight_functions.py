@@ -13,6 +13,10 @@ from ..errors import WeightFunctionError
 WeightFunction = Callable[[Tensor], Tensor]
 H = Literal["abs", "square", "sqrt"] | WeightFunction
 
+NEGLIGIBLE = 1e-290
+"""Sums of h below this value have lost digits to underflow. Samplers treat such weights as zeros:
+they draw uniformly, which is unbiased for any weights."""
+
 WEIGHT_FUNCTIONS: dict[str, WeightFunction] = {
     "abs": torch.abs,
     "square": torch.square,
@@ -51,8 +55,9 @@ def h_values(h: H, w: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """The values of h on some weights, in float64: a half's square would overflow or vanish."""
     w = w.to(torch.float64)
     values = weight_function(h)(w)
-    if not isinstance(h, str) and ((values <= 0) & (w != 0)).any():
-        at = w[(values <= 0) & (w != 0)][0].item()
+    # Powers of a tiny weight may underflow: that is rounding, and not a hole of h.
+    if not isinstance(h, str) and (hole := (values <= 0) & (w.abs() > 1e-50)).any():
+        at = w[hole][0].item()
         raise WeightFunctionError(
             f"`h` must be positive away from zero, or the estimate is biased: got h({at:g}) <= 0. "
             "Use e.g. h='abs'."
