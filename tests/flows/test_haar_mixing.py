@@ -121,3 +121,11 @@ def test_bad_input_is_refused_with_a_reason(generator):
         haar_moments(1)
     with pytest.raises(ValueError, match="`num_samples` must be a whole number"):
         haar_mixing(4, 2, num_steps=1, num_samples=0, generator=generator)
+
+
+def test_autocast_changes_no_bit_of_a_random_rotation(generator):
+    X = random_stiefel(6, generator=generator, dtype=torch.float32, batch=(2,))
+    expected = random_rotations(X, 3, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        result = random_rotations(X, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(result, expected)

@@ -7,7 +7,14 @@ from flow_cases import FIELDS, Play, brockett, driven, solution
 from helpers import EPS, assert_close, fitted_slope, random_skew, random_stiefel
 from skewflow import geometry
 from skewflow.errors import NonFiniteError, NotOnManifoldError, ShapeError
-from skewflow.flows import Field, GradientField, integrate, integrate_adaptive, integrate_strang
+from skewflow.flows import (
+    Brockett,
+    Field,
+    GradientField,
+    integrate,
+    integrate_adaptive,
+    integrate_strang,
+)
 from skewflow.flows.adaptive import _step
 from skewflow.samplers import HRegular, RelabelledRoundRobin, RoundRobin, Uniform
 
@@ -276,3 +283,25 @@ def test_bad_input_is_refused_with_a_reason(generator):
         integrate_adaptive(field, X0, 1.0, tolerance=1e-3, first_step=-0.1)
     with pytest.raises(RuntimeError, match="3 steps did not reach the end"):
         integrate_adaptive(field, X0, 1.0, tolerance=1e-12, max_steps=3)
+
+
+@pytest.mark.parametrize(
+    "follow",
+    [
+        lambda field, X0: integrate(field, X0, 0.05, 3),
+        lambda field, X0: integrate(field, X0, 0.05, 3, retraction="cayley"),
+        lambda field, X0: integrate(
+            field, X0, 0.05, 3, sampler=Uniform(3), generator=torch.Generator().manual_seed(0)
+        ),
+        lambda field, X0: integrate_strang(field, X0, 0.05, 3),
+        lambda field, X0: integrate_adaptive(field, X0, 0.1, tolerance=1e-3),
+    ],
+    ids=["exp", "cayley", "sampler", "strang", "adaptive"],
+)
+def test_autocast_changes_no_bit_of_a_path(follow, generator):
+    field = Brockett(torch.diag(torch.arange(6.0)), torch.tensor([2.0, 1.0]))
+    X0 = random_stiefel(6, 2, generator=generator, dtype=torch.float32)
+    expected = follow(field, X0).last
+    with torch.autocast("cpu", torch.bfloat16):
+        result = follow(field, X0).last
+    assert result.dtype == expected.dtype and torch.equal(result, expected)

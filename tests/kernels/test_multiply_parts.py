@@ -38,10 +38,10 @@ def split(A, bound, device, *, transposed=False):
     A, units = A.to(device), torch.empty(n, device=device)
     if transposed:
         parts = fused.empty_parts(n, b, a, units)
-        fused.split_of(parts, A.mT, bound)({}, 0)
+        fused.split_of(parts, A.mT, bound).once()
         return parts.mT
     parts = fused.empty_parts(n, a, b, units)
-    fused.split_of(parts, A, bound)({}, 0)
+    fused.split_of(parts, A, bound).once()
     return parts
 
 
@@ -90,7 +90,7 @@ def test_what_is_not_finite_makes_all_of_its_product_nan(bad, generator, device)
     A[1, 3, 4] = bad
     left, right = split(A, norm(A), device), split(B, norm(B), device)
     out = torch.empty(2, 9, 9, device=device)
-    fused.product_of(out, None, left, right)({}, 0)
+    fused.product_of(out, None, left, right).once()
     assert_close("the other", B[0].double() @ B[0].double(), out[0].cpu(), torch.float32)
     assert out[1].isnan().all()
 
@@ -111,7 +111,7 @@ def test_products_are_those_of_the_reference(shape, left, right, tiles, generato
         given = None if added is None else scaled.to(device)
         out = torch.empty(n, a, c, device=device)
         parts = fused.empty_parts(n, a, c, unit_for(4 * size[:, 0, 0]).to(device))
-        fused.product_of(out, parts, *pair, given, alpha, beta, tiles=tiles)({}, 0)
+        fused.product_of(out, parts, *pair, given, alpha, beta, tiles=tiles).once()
         expected = multiply_parts(A, B, (norm(A), norm(B)), scaled, alpha, beta) / size
         assert_close("out", expected, out.cpu() / size, torch.float32, factor=0.1)
         exact = alpha * (A.double() @ B.double()) / size
@@ -133,7 +133,7 @@ def test_symmetric_products_are_computed_once_and_mirrored(d, k, tiles, generato
     fused.product_of(
         out, again, parts.mT, parts, None, alpha,
         live=live.to(device), symmetric=True, minus_identity=True, tiles=tiles,
-    )({}, 0)  # fmt: skip
+    ).once()  # fmt: skip
     I = torch.eye(k, dtype=torch.float64)
     expected = alpha.cpu()[:, None, None] * (A.double().mT @ A.double()) - I
     assert torch.equal(out, out.mT)
@@ -149,7 +149,7 @@ def test_parts_that_are_not_live_stay(generator, device):
     parts = split(A, norm(A), device)
     before = parts.values.clone(), parts.units.clone()
     live = torch.tensor([False, True], device=device)
-    fused.split_of(parts, 100 * A.to(device), 1e9, live)({}, 0)
+    fused.split_of(parts, 100 * A.to(device), 1e9, live).once()
     assert torch.equal(parts.values[0], before[0][0]) and parts.units[0] == before[1][0]
     assert not torch.equal(parts.values[1], before[0][1]) and parts.units[1] != before[1][1]
 
@@ -157,7 +157,7 @@ def test_parts_that_are_not_live_stay(generator, device):
 def test_the_gram_matrix_of_a_point_is_known_to_float32(generator, device):
     X = random_stiefel(300, 200, batch=(1,), generator=generator, dtype=torch.float32)
     parts, out = split(X, 2.0, device), torch.empty(1, 200, 200, device=device)
-    fused.product_of(out, None, parts.mT, parts, symmetric=True, minus_identity=True)({}, 0)
+    fused.product_of(out, None, parts.mT, parts, symmetric=True, minus_identity=True).once()
     exact = X.double().mT @ X.double() - torch.eye(200)
     error = out.double().cpu() - exact
     assert torch.linalg.matrix_norm(error) / 200**0.5 < 3e-7
@@ -169,7 +169,7 @@ def test_two_runs_give_the_same_bits(generator, device):
     parts = split(A, norm(A), device)
     outs = [torch.empty(2, 150, 150, device=device) for _ in range(2)]
     for out in outs:
-        fused.product_of(out, None, parts.mT, parts, symmetric=True, tiles=TILES[0])({}, 0)
+        fused.product_of(out, None, parts.mT, parts, symmetric=True, tiles=TILES[0]).once()
     assert torch.equal(*outs)
 
 
@@ -200,8 +200,8 @@ def test_large_products_are_as_exact_as_float32(shape, generator, device):
     X_parts, D_parts = split(X, 2.0, device), split(D, norm(D), device)
     X, D = X.to(device), D.to(device)
     S, P = (torch.empty(n, k, k, device=device) for _ in range(2))
-    fused.product_of(S, None, X_parts.mT, D_parts)({}, 0)
-    fused.product_of(P, None, X_parts.mT, X_parts, symmetric=True, minus_identity=True)({}, 0)
+    fused.product_of(S, None, X_parts.mT, D_parts).once()
+    fused.product_of(P, None, X_parts.mT, X_parts, symmetric=True, minus_identity=True).once()
     exact = X.double().mT @ D.double()
     assert torch.linalg.matrix_norm(S - exact).max() < 5e-7 * torch.linalg.matrix_norm(exact).max()
     error = P.double() - (X.double().mT @ X.double() - torch.eye(k, device=device))

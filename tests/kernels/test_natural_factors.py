@@ -36,7 +36,7 @@ def inverse_root(S, b, c, device):
     out = torch.zeros(n, r, r + 3, device=device)
     live = torch.zeros(n, dtype=torch.bool, device=device)
     panel = torch.empty(n, ROWS, padded(r), device=device)
-    inverse_root_of(out, live, panel, S.float().to(device), numbers, r)({}, 0)
+    inverse_root_of(out, live, panel, S.float().to(device), numbers, r).once()
     assert not out[..., r:].any()
     return out[..., :r].double().cpu(), live
 

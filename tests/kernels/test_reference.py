@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import gaussian
-from helpers import assert_close, randn, random_stiefel, scipy_expm
+from helpers import assert_close, randn, random_stiefel, scipy_expm, with_norm
 from skewflow.errors import NonFiniteError, NotOnManifoldError, ShapeError
 from skewflow.geometry import cayley
 from skewflow.kernels import rotate_blocks, rotate_pairs
@@ -109,6 +109,42 @@ def test_bad_blocks_are_refused(generator):
         rotate_blocks(X, partition, good, float("nan"))
     with pytest.raises(ValueError, match="`retraction` must be one of 'exp', 'cayley': got 'qr'"):
         rotate_blocks(X, partition, good, 0.1, "qr")
+
+
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
+@pytest.mark.parametrize("eta", [1e-12, -1.0, 1e300])
+@pytest.mark.parametrize("s", [2, 3, 4, 7])
+def test_blocks_of_any_finite_size_turn_and_stay_orthogonal(s, eta, retraction, generator):
+    sizes = 10.0 ** torch.tensor([-8.0, 0, 4, 8, 12, 16, 100, 200, 300, 308]).double()
+    blocks = torch.stack([size * with_norm(gaussian(s, generator), 1.0) for size in sizes])
+    l = len(sizes)
+    partition = Partition.of(torch.arange(l * s).view(l, s).tolist())
+    X = torch.eye(l * s, dtype=torch.float64)
+    Y = rotate_blocks(X, partition, (blocks,), eta, retraction)
+    R = Y.view(l, s, l, s).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # the rotations themselves
+    assert_close("R^T R", torch.eye(s).expand(l, s, s), R.mT @ R, factor=0.01)
+    large = abs(eta) * sizes > 1
+    moved = (R - torch.eye(s, dtype=R.dtype)).abs().amax((-2, -1))
+    assert (moved[large] > 0.1).all()
+
+
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
+@pytest.mark.parametrize("s", [2, 3])
+def test_autocast_changes_no_bit_of_a_rotation(s, retraction, generator):
+    X, G = (randn(6, 4, generator=generator, dtype=torch.float32) for _ in range(2))
+    W = EdgeWeights(X, G)
+    t = Uniform(s).sample(W, generator=generator)
+    pairs, blocks = Uniform(2).sample(W, generator=generator).partition.edges(), t.blocks(W)
+
+    def rotated():
+        theta = W.entries(pairs)
+        turned = rotate_pairs(X, pairs, theta, retraction)
+        return turned, rotate_blocks(X, t.partition, blocks, 0.3, retraction)
+
+    expected = rotated()
+    with torch.autocast("cpu", torch.bfloat16):
+        result = rotated()
+    assert all(torch.equal(a, b) for a, b in zip(expected, result, strict=True))
 
 
 @pytest.mark.bad_input

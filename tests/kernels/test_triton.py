@@ -13,6 +13,7 @@ from skewflow.kernels.rotate_pairs.reference import step_pairs
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
+from skewflow.kernels import _triton  # noqa: E402
 from skewflow.kernels._triton import Launch  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
@@ -50,8 +51,9 @@ def test_the_permutation_is_the_references_bit_by_bit(d, step, device):
     assert torch.equal(back.long(), torch.arange(d, device=device))
 
 
+@pytest.mark.parametrize("independent", [False, True])
 @pytest.mark.parametrize("d", [2, 3, 5, 100])
-def test_the_partners_are_the_matching_of_the_reference(d, device):
+def test_the_partners_are_the_matching_of_the_reference(d, independent, device):
     for step in (torch.tensor(s, device=device) for s in (0, 1, LATE)):
         partners = torch.empty(2, d, dtype=torch.int32, device=device)
         permutation.match_columns[(2,)](
@@ -65,11 +67,13 @@ def test_the_partners_are_the_matching_of_the_reference(d, device):
             d=d,
             num_tiles=1,
             **permutation.permutation_options(d),
+            INDEPENDENT=independent,
             BLOCK_D=128,
         )
         for b in range(2):
             expected = torch.arange(d, device=device)
-            i, j = matching_at(d, SEED, 7 + b, step)[0].unbind(-1)
+            pairs, _ = matching_at(d, SEED, 7 + b, step, independent=independent)
+            i, j = pairs.unbind(-1)
             expected[i], expected[j] = j, i
             assert torch.equal(partners[b].long(), expected)
 
@@ -101,8 +105,9 @@ OPTIONS = [
     {"num": 3, "n": 2, "momentum": 0.9},
     {"momentum": 0.9, "nesterov": True, "maximize": True, "retraction": "cayley"},
     {"num": 3, "grad": torch.bfloat16, "low": torch.bfloat16, "momentum": 0.5},
+    {"independent": True},
 ]
-IDS = ["plain", "many", "nesterov", "low"]
+IDS = ["plain", "many", "nesterov", "low", "independent"]
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
@@ -167,9 +172,10 @@ def test_blocks_turn_far(retraction, generator, device):
 STEPS = [(plan_pairs, step_pairs, ()), (plan_blocks, step_blocks, (3,))]
 
 
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
 @pytest.mark.parametrize("lr", [1e3, 1e6, 1e12])
-def test_an_absurd_angle_turns_by_some_angle(lr, generator, device):
-    case = Case(20, 7, generator, device)
+def test_an_absurd_angle_turns_by_some_angle(lr, retraction, generator, device):
+    case = Case(20, 7, generator, device, retraction=retraction)
     case.update = replace(case.update, lr=lr)
     plan_blocks(case.operands(), case.update, 20)(case.update)
     X = case.Xs[0].cpu()
@@ -209,6 +215,15 @@ def test_a_launch_repeats_its_addresses_with_new_numbers():
         (7, 1, 1, 6, *head, x, h, 3.0),
     ]
     assert writes.launched == [(7, 1, 1, 5, *head, 2.0, x), (7, 1, 1, 6, *head, 3.0, x)]
+
+
+def test_a_single_launch_of_a_known_kernel_runs_on_the_current_stream(monkeypatch):
+    monkeypatch.setattr(_triton, "stream_of", lambda device: 9)
+    kernel, X = Compiled("X_ptr"), torch.zeros(3)
+    for _ in range(2):  # Triton itself launches what it compiles
+        Launch(kernel, 7, {"X_ptr": X}).once()
+    head = ("function", "metadata", None, None, None)
+    assert kernel.launched == [(7, 1, 1, 9, *head, X.data_ptr())]
 
 
 @pytest.mark.parametrize("num", [1, 3])
@@ -307,14 +322,26 @@ def test_moments_of_the_rows_are_the_references(d, k, dtype, columns, generator,
     squares = randn(2, 2, d, generator=generator).square().to(device, dtype)
     ours, moments = squares.clone(), torch.empty_like(squares)
     case.Ms, case.update = None, update
-    launches = plan_pairs(case.operands(4, moments=moments, squares=ours, since=2), update)
+    skipped = torch.tensor([0, 3], device=device)
+    operands = case.operands(4, moments=moments, squares=ours, since=2, skipped=skipped)
+    launches = plan_pairs(operands, update)
     first, second = (launch._arguments["table_ptr"] for launch in launches.launches)
     assert first is second
     launches(update, done=3)
-    for v, G, new, w in zip(squares, case.Gs, ours, moments, strict=True):
-        expected = row_moments(v, G, 5, update)
+    for v, G, new, w, skips in zip(squares, case.Gs, ours, moments, (0, 3), strict=True):
+        expected = row_moments(v, G, 5 - skips, update)
         assert_close("squares", v.cpu(), new.cpu(), dtype)
         assert_close("moments", expected.cpu(), w.cpu(), dtype)
+
+
+def test_the_least_moment_is_not_zero(generator, device):
+    case = Case(5, 4, generator, device)
+    update = replace(case.update, momentum=0.9, beta2=0.99, eps=1e-30)
+    squares, case.Gs = torch.zeros(1, 1, 5, device=device), [torch.zeros_like(case.Gs[0])]
+    moments, before = torch.empty_like(squares), case.Xs[0].clone()
+    plan_pairs(case.operands(0, moments=moments, squares=squares), update)(update)
+    assert moments.min() > 0 and torch.equal(case.Xs[0], before)
+    assert row_moments(squares[0], case.Gs[0], 0, update).min() > 0
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])

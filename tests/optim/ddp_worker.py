@@ -1,6 +1,8 @@
 """One process of a data-parallel run; test_distributed.py starts two and compares their weights."""
 
 import sys
+import warnings
+from pathlib import Path
 
 import torch
 from torch import distributed as dist
@@ -12,6 +14,7 @@ from skewflow.optim import FlowSGD, split_parameters
 
 
 def main(rank, folder):
+    warnings.simplefilter("error")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.manual_seed(0)
@@ -33,6 +36,13 @@ def main(rank, folder):
         for optimizer in optimizers:
             optimizer.step()
     torch.save({"start": start, "last": x, **model.state_dict()}, f"{folder}/{rank}.pt")
+    parted = FlowSGD(ours, lr=0.01, block_size=2, seed=rank)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            dist.barrier()  # as the gradients of a step are exchanged
+            parted.step()
+    Path(folder, f"{rank}.txt").write_text("\n".join(str(each.message) for each in caught))
     dist.destroy_process_group()
 
 

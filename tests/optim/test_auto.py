@@ -1,7 +1,6 @@
 """What "auto" chooses, and that it says so."""
 
 import math
-import types
 
 import pytest
 import torch
@@ -11,9 +10,10 @@ from helpers import randn
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._auto import MOST_OPERATIONS, auto_choice, choice_for
+from skewflow.optim._auto import MOST_OPERATIONS, auto_choice
 from skewflow.optim._options import exact_retraction
 from skewflow.optim._single import Single
+from skewflow.samplers import HeavyMatchings, Uniform
 
 
 def made(d, generator, flow=FlowSGD, **options):
@@ -59,12 +59,9 @@ def test_one_matrix_on_a_cpu_has_a_step_of_its_own(monkeypatch, generator):
 
 
 def test_on_a_device_that_nobody_measured_there_are_blocks(generator):
-    weight = types.SimpleNamespace(
-        view=types.SimpleNamespace(matrices=(1, 40, 40)),
-        p=types.SimpleNamespace(device=torch.device("mps")),
-    )
     _, optimizer = made(4, generator)
-    assert auto_choice(weight, optimizer.param_groups[0]).size == 2
+    choice = auto_choice((1, 40, 40), torch.device("mps"), optimizer.param_groups[0])
+    assert choice.size == 2
 
 
 def test_large_weights_take_blocks(monkeypatch, generator):
@@ -96,9 +93,9 @@ def test_flow_adam_takes_exact_steps_on_a_cpu_and_blocks_on_cuda(generator):
     run(p, optimizer, 2, generator)
     assert "exact steps" in optimizer.explain()
     (group,) = optimizer.param_groups
-    assert choice_for((1, 40, 40), torch.device("cuda"), group).size < 40
+    assert auto_choice((1, 40, 40), torch.device("cuda"), group).size < 40
     (sgd,) = made(40, generator)[1].param_groups
-    assert choice_for((1, 40, 40), torch.device("cuda"), sgd).size == 40
+    assert auto_choice((1, 40, 40), torch.device("cuda"), sgd).size == "dense"
     retractions = [exact_retraction(group, torch.device(kind)) for kind in ("cpu", "cuda")]
     assert retractions == ["polar", "exp"]
 
@@ -146,7 +143,7 @@ def test_factors_of_high_rank_take_exact_steps_also_of_large_weights(
 def test_explain_tells_what_was_asked_for_and_what_came_in_factors(generator):
     p, optimizer = made(40, generator, block_size=8)
     assert optimizer.explain() == (
-        "parameter 0 of group 0 (40 x 40 on cpu): blocks of 8 rows, as was asked for."
+        "parameter 0 of group 0 (40 x 40 on cpu): blocks of 8 rows, the size of its group."
     )
     p, optimizer = made(40, generator)
     A, B = (randn(40, 3, generator=generator, dtype=torch.float32) for _ in range(2))
@@ -156,3 +153,67 @@ def test_explain_tells_what_was_asked_for_and_what_came_in_factors(generator):
     )
     run(p, optimizer, 1, generator)
     assert "exact steps" in optimizer.explain()
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        ({"sampler": Uniform(4)}, "blocks of 4 rows, drawn by Uniform(block_size=4)."),
+        ({"sampler": Uniform(4), "block_size": 4}, "blocks of 4 rows, drawn by"),
+        ({"sampler": Uniform(64)}, "exact steps, since it has no more than 64 rows."),
+        ({"sampler": HeavyMatchings()}, "blocks of 2 rows, drawn by HeavyMatchings("),
+        ({"block_size": 64}, "exact steps, since it has no more than 64 rows."),
+        ({"block_size": "dense"}, "exact steps, the size of its group."),
+        ({"sampler": "uniform"}, "blocks of 2 rows, the largest size"),
+    ],
+    ids=str,
+)
+def test_explain_names_the_step_that_is_taken(options, line, generator):
+    p, optimizer = made(40, generator, **options)
+    assert line in optimizer.explain()
+    p.grad = randn(40, 40, generator=generator, dtype=torch.float32)
+    (report,) = optimizer.diagnose()
+    before = p.detach().clone()
+    optimizer.step()
+    turned = p.detach() @ before.mT
+    assert (report.block_size == "dense") == ("exact" in line)
+    if report.block_size != "dense":  # as many other rows enter a row as its block has
+        others = (turned.abs() > 1e-6).sum(1)
+        assert int(others.max()) == report.block_size
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"block_size": 2, "sampler": Uniform(4)}, "must agree: got block_size=2 and Uniform.*4"),
+        ({"block_size": 3, "sampler": HeavyMatchings()}, "must agree: got block_size=3"),
+        ({"block_size": "dense", "sampler": "optimal"}, "exact steps have none.*'optimal'"),
+        ({"block_size": "dense", "sampler": "uniform"}, "exact steps have none"),
+        ({"block_size": "dense", "sampler": Uniform(4)}, "exact steps have none"),
+    ],
+    ids=str,
+)
+def test_a_sampler_and_a_block_size_that_contradict_each_other_are_refused(
+    options, message, generator
+):
+    with pytest.raises(ValueError, match=message):
+        made(40, generator, **options)
+
+
+def test_a_run_resumed_after_a_gradient_of_zeros_takes_the_same_steps(generator):
+    ends = []
+    for resume in (False, True):
+        p, optimizer = made(40, torch.Generator().manual_seed(1), momentum=0.9)
+        factors = torch.Generator().manual_seed(2)
+        for step in range(3):
+            rank = 20 if step == 0 else 1  # the first is formed, and so are the others from then on
+            A, B = (randn(40, rank, generator=factors, dtype=torch.float32) for _ in range(2))
+            optimizer.step(factors={p: (A * (step > 0), B)})
+            if resume:
+                state = optimizer.state_dict()
+                optimizer = FlowSGD([p], lr=1e-3, momentum=0.9)
+                optimizer.load_state_dict(state)
+        assert "factors_a" not in optimizer.state[p]
+        ends.append(p.detach())
+    assert torch.equal(*ends)

@@ -20,8 +20,17 @@ def turned_by(before, after):
     return torch.linalg.eigvals(after @ before.mT).angle().abs().max().item()
 
 
-@pytest.mark.parametrize("block_size", [2, 3, "dense"])
-@pytest.mark.parametrize("sampler", ["uniform", "h_regular"])
+@pytest.mark.parametrize(
+    "block_size, sampler",
+    [
+        (2, "sweep"),
+        (2, "uniform"),
+        (2, "h_regular"),
+        (3, "sweep"),
+        (3, "h_regular"),
+        ("dense", "sweep"),
+    ],
+)
 @pytest.mark.parametrize("make", [FlowSGD, FlowAdam])
 def test_the_next_step_turns_by_the_announced_angle(make, sampler, block_size, generator):
     p = weight((9, 9), generator)
@@ -76,3 +85,17 @@ def test_counts_are_reported(generator):
     p.grad = randn(6, 6, generator=generator)
     (report,) = optimizer.diagnose()
     assert report.skipped == 1 and report.polishes == 0
+
+
+@pytest.mark.parametrize("block_size", [2, "dense"])
+def test_a_weight_that_joined_late_is_diagnosed_by_its_own_steps(block_size, generator):
+    p, late = weight((6, 6), generator), weight((6, 6), generator)
+    optimizer = FlowAdam([p, late], lr=1e-3, block_size=block_size)
+    for _ in range(40):
+        p.grad = randn(6, 6, generator=generator)
+        optimizer.step()
+    late.grad = randn(6, 6, generator=generator)
+    before = late.detach().clone()
+    report = optimizer.diagnose()[1]
+    optimizer.step()
+    assert report.largest_angle == pytest.approx(turned_by(before, late.detach()), rel=1e-6)

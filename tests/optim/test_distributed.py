@@ -40,6 +40,9 @@ def test_data_parallel_ranks_keep_equal_weights_to_the_bit(tmp_path):
         assert torch.equal(value, ends[1][name]), name
     assert (ends[0]["2.weight"] - ends[0]["start"]).norm() > 0.01
     assert orthogonality_error(ends[0]["2.weight"]) < EPS[torch.float32]
+    for rank in range(2):  # the second optimiser had the rank as its seed, and said so once
+        (warning,) = (tmp_path / f"{rank}.txt").read_text().splitlines()
+        assert f"drift apart: rank {rank} has the seeds [{rank}], rank {1 - rank} has" in warning
 
 
 @pytest.mark.bad_input

@@ -26,7 +26,7 @@ def test_the_guard_looks_at_factored_weights(generator):
     p = weight((40, 40), generator)
     optimizer = FlowSGD([p], **DENSE, guard_every=2)
     with torch.no_grad():
-        p *= 1 + 1e-4
+        p *= 1 + 4e-5
     for _ in range(2):
         optimizer.step(factors={p: factors(p, 1, generator)})
     assert orthogonality_error(p.detach()) < 1e-5
@@ -37,8 +37,8 @@ def test_the_guard_counts_the_factored_steps_of_each_weight(generator):
     p, q = (weight((40, 40), generator) for _ in range(2))
     optimizer = FlowSGD([p, q], **DENSE, guard_every=2)
     with torch.no_grad():
-        p *= 1 + 1e-4
-        q *= 1 + 1e-4
+        p *= 1 + 4e-5
+        q *= 1 + 4e-5
     for _ in range(2):
         for one in (p, q):  # so that one of them never moves at a step with an even number
             optimizer.step(factors={one: factors(one, 1, generator)})

@@ -1,5 +1,7 @@
 """FlowAdam: the step against its formula, stationary points, state, convergence."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
 from skewflow.optim._dense import adapted_step, dense_step
 from skewflow.optim._tangent import tangent_part
+from skewflow.optim._weights import steps_taken
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 BETAS, EPS = (0.8, 0.95), 1e-4
@@ -168,6 +171,9 @@ def test_a_bad_gradient_leaves_the_moments_alone(generator):
         ({"betas": (1.0, 0.9)}, r"`betas` must lie in \[0, 1\): got 1.0 at place 0"),
         ({"betas": (0.9, -0.1)}, "got -0.1 at place 1"),
         ({"eps": 0.0}, "`eps` must be above 0.*got 0.0"),
+        ({"eps": float("inf")}, "`eps` must be finite: got inf"),
+        ({"betas": 0.9}, r"`betas` must be two numbers, as \(0.9, 0.999\): got 0.9"),
+        ({"weight_decay": 0.1}, "`weight_decay` must be 0"),
     ],
 )
 def test_options_are_checked(options, message, generator):
@@ -207,3 +213,103 @@ def test_a_square_matrix_alone_takes_the_step_of_a_batch(lr, generator):
     wanted = dense_step(*both, lr, "polar", moments.expand(2, 12))
     torch.testing.assert_close(Y, wanted[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(tangent, tangent_part(X, D), rtol=0, atol=1e-12)
+
+
+HOST = {"sampler": "relabelled_round_robin"}  # draws that do not depend on the optimiser's count
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_size": 2, **HOST},
+        {"block_size": 3, **HOST},
+        {"block_size": "dense"},
+        {"block_size": "auto"},
+        {"block_size": "dense", "retraction": "cayley"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(9, 9), (2, 9, 4)], ids=str)
+@pytest.mark.parametrize("saved", [False, True])
+def test_steps_without_a_gradient_do_not_count(options, shape, saved, generator):
+    ends = []
+    for gap in (0, 300):
+        p, q = weight(shape, torch.Generator().manual_seed(1)), weight((9, 9), generator)
+        optimizer = FlowAdam([p, q], lr=0.01, **options)
+        gradients = torch.Generator().manual_seed(2)
+        for n in range(4):
+            if n == 2:
+                p.grad, q.grad = None, torch.zeros_like(q)
+                for _ in range(gap):
+                    optimizer.step()
+                q.grad = None
+                if saved:
+                    state = copy.deepcopy(optimizer.state_dict())
+                    optimizer = FlowAdam([p, q], lr=0.01, **options)
+                    optimizer.load_state_dict(state)
+            p.grad = randn(*shape, generator=gradients)
+            optimizer.step()
+        ends.append(p.detach())
+    assert_close("after a gap", *ends)
+
+
+@pytest.mark.parametrize("block_size", [2, 3])
+def test_fused_steps_without_a_gradient_do_not_count(block_size, generator):
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    optimizer = FlowAdam([p, q], lr=0.01, block_size=block_size)
+    for n in range(10):
+        p.grad = None if n in (0, 3, 4, 8) else randn(6, 6, generator=generator)
+        q.grad = randn(6, 6, generator=generator)
+        if n == 9:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        optimizer.step()
+    counts = [steps_taken(optimizer.state[r], optimizer._clock.done) for r in (p, q)]
+    assert counts == [6, 10]
+
+
+@pytest.mark.parametrize("options", [{"block_size": 2, **HOST}, {"block_size": "dense"}], ids=str)
+def test_skipped_steps_do_not_count(options, generator):
+    ends = []
+    for skips in (0, 40):
+        p = weight((6, 6), torch.Generator().manual_seed(1))
+        optimizer = FlowAdam([p], lr=0.01, nonfinite="skip", **options)
+        gradients = torch.Generator().manual_seed(2)
+        for n in range(3):
+            for _ in range(skips if n == 2 else 0):
+                p.grad = torch.full_like(p, torch.nan)
+                optimizer.step()
+            p.grad = randn(6, 6, generator=gradients)
+            optimizer.step()
+        ends.append(p.detach())
+    assert_close("after skipped steps", *ends)
+
+
+@pytest.mark.parametrize("dtype, eps", [(torch.float32, 1e-30), (torch.float64, 1e-200)], ids=str)
+@pytest.mark.parametrize("block_size", [2, 3, "dense", "auto"])
+def test_an_eps_whose_square_vanishes_is_no_obstacle(block_size, dtype, eps):
+    p, q = nn.Parameter(torch.eye(4, dtype=dtype)), nn.Parameter(torch.eye(9, dtype=dtype))
+    optimizer = FlowAdam([p, q], lr=0.1, eps=eps, block_size=block_size)
+    for _ in range(3):
+        for r in (p, q):
+            r.grad = torch.zeros_like(r)
+            r.grad[0, 1] = 1.0
+        optimizer.step()
+    for r in (p, q):
+        assert orthogonality_error(r.detach()) < (1e-5 if dtype == torch.float32 else 1e-12)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("key", ["exp_avg_sq", "since", "momentum_buffer"])
+def test_a_state_with_a_missing_entry_is_refused_and_changes_nothing(key, generator):
+    p = weight((6, 6), generator)
+    optimizer = FlowAdam([p], lr=0.1, block_size=2)
+    p.grad = randn(6, 6, generator=generator)
+    optimizer.step()
+    state, before = (copy.deepcopy(optimizer.state_dict()) for _ in range(2))
+    del state["state"][0][key]
+    with pytest.raises(ValueError, match=f"must be whole: .* has no `{key}`"):
+        optimizer.load_state_dict(state)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for name, value in before["state"][0].items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(after["state"][0][name]))

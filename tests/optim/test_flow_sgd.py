@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from helpers import assert_close, randn, scipy_expm
 from skewflow.errors import (
     BlockSizeError,
     DtypeError,
+    FamilyError,
     NonFiniteGradientError,
     NotOnManifoldError,
     ShapeError,
@@ -17,6 +19,8 @@ from skewflow.errors import (
 from skewflow.geometry import check_stiefel, haar, orthogonality_error, tangent_project
 from skewflow.geometry.matrices import MatrixView, as_matrices
 from skewflow.kernels.permutation import matching_at, order_at
+from skewflow.kernels.rotate_pairs.reference import step_pairs
+from skewflow.kernels.update import Update
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowSGD
 from skewflow.samplers import HRegular, RoundRobin
@@ -328,7 +332,7 @@ def test_the_guard_polishes_a_weight_that_has_drifted(generator):
     p = weight((30, 12), generator, torch.float32)
     optimizer = FlowSGD([p], lr=0.0, block_size=2, guard_every=4)
     with torch.no_grad():
-        p.add_(1e-4 * randn(30, 12, generator=generator, dtype=torch.float32))
+        p.add_(1e-5 * randn(30, 12, generator=generator, dtype=torch.float32))
     drifted = orthogonality_error(p.detach()).item()
     for _ in range(4):
         set_gradient(p, generator)
@@ -498,10 +502,24 @@ def test_weights_that_cannot_turn_are_refused(shape, error, message):
         ({"block_size": 1}, BlockSizeError, "at least 2, a matching: got 1"),
         ({"block_size": "big"}, BlockSizeError, '"dense" or "auto": got \'big\''),
         ({"block_size": 2.0}, BlockSizeError, "got 2.0"),
-        ({"sampler": "best"}, ValueError, "`sampler` must be one of 'h_regular'.*got 'best'"),
+        ({"sampler": "best"}, ValueError, "must be one of 'sweep', 'uniform'.*got 'best'"),
         ({"retraction": "qr"}, ValueError, "`retraction` must be one of"),
         ({"retraction": "polar", "block_size": 2}, ValueError, "dense step: got block_size=2"),
         ({"sampler": "heavy_matchings", "block_size": 4}, BlockSizeError, "block_size=2: got 4"),
+        ({"lr": "1e-3"}, TypeError, "`lr` must be a number: got '1e-3', a str"),
+        ({"lr": None}, TypeError, "`lr` must be a number: got None"),
+        ({"lr": torch.tensor(1j)}, TypeError, "`lr` must be a real number"),
+        ({"lr": torch.tensor(-1.0)}, ValueError, "`lr` must be at least 0"),
+        ({"momentum": 1.5}, ValueError, "`momentum` must be below 1: got 1.5"),
+        ({"maximize": "no"}, TypeError, "`maximize` must be True or False: got 'no'"),
+        ({"nesterov": "yes"}, TypeError, "`nesterov` must be True or False"),
+        ({"foreach": "no"}, TypeError, "`foreach` must be None, True or False: got 'no'"),
+        ({"seed": 1.5}, TypeError, "`seed` must be a whole number.*got 1.5"),
+        ({"seed": -1}, ValueError, "`seed` must be a whole number of at least 0.*got -1"),
+        ({"seed": 2**63}, ValueError, "`seed` must be a whole number"),
+        ({"guard_every": -1}, ValueError, "`guard_every` must be a whole number.*got -1"),
+        ({"guard_every": 2.5}, TypeError, "`guard_every` must be a whole number.*got 2.5"),
+        ({"weight_decay": 0.1}, ValueError, "`weight_decay` must be 0.*nothing to decay"),
     ],
 )
 def test_options_are_checked(options, error, message, generator):
@@ -510,9 +528,46 @@ def test_options_are_checked(options, error, message, generator):
 
 
 @pytest.mark.bad_input
-def test_integer_and_complex_weights_are_refused():
-    with pytest.raises(DtypeError, match="real floating-point"):
-        FlowSGD([torch.eye(3, dtype=torch.complex64).requires_grad_()], lr=0.1)
+def test_weight_decay_of_a_group_is_refused_with_the_reason(generator):
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    optimizer = FlowSGD([{"params": [p], "weight_decay": 0.0}], lr=0.1)
+    with pytest.raises(ValueError, match="`weight_decay` must be 0 .*the norm of an orthogonal"):
+        optimizer.add_param_group({"params": [q], "weight_decay": 0.01})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(generator):
+    options = {"block_size": np.int64(3), "seed": np.uint8(7), "guard_every": np.int32(2)}
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    q.data.copy_(p.detach())
+    for r, given in ((p, options), (q, {key: int(value) for key, value in options.items()})):
+        r.grad = torch.ones_like(r).triu()
+        optimizer = FlowSGD([r], lr=0.01, **given)
+        optimizer.step()
+        assert optimizer.state_dict()["param_groups"][0]["block_size"] == 3
+    assert torch.equal(p, q)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "p, error, message",
+    [
+        (torch.eye(3, dtype=torch.complex64), DtypeError, "W must be a real .*complex64.*Unitary"),
+        (torch.eye(3, dtype=torch.int64), DtypeError, "W must be a real .*int64. Cast it"),
+        (torch.empty(3, 3, device="meta"), ValueError, "W must have memory: .* meta.*to_empty"),
+    ],
+)
+def test_weights_of_other_kinds_are_refused_by_name(p, error, message):
+    with pytest.raises(error, match=message):
+        FlowSGD([("W", nn.Parameter(p, requires_grad=False))], lr=0.1)
+
+
+@pytest.mark.bad_input
+def test_a_flat_shard_is_not_taken_for_a_bias():
+    flat = nn.Parameter(torch.ones(5))
+    flat._fsdp_flattened = True  # as FullyShardedDataParallel marks it
+    with pytest.raises(TypeError, match="W must be a whole tensor: it is a flat shard, as FullyS"):
+        FlowSGD([("W", flat)], lr=0.1)
 
 
 def test_samplers_given_as_objects_are_not_shared(generator):
@@ -581,3 +636,51 @@ def test_expanded_and_reshaped_weights_are_refused(generator):
     set_gradient(p, generator)
     with pytest.raises(ShapeError, match=r"must keep its shape \(8, 4\): it is \(4, 8\)"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("shape", [(7, 5), (4, 6), (2, 6, 6)], ids=str)
+def test_uniform_matchings_are_those_of_the_reference(shape, momentum, generator):
+    p = weight(shape, generator)
+    optimizer = FlowSGD([p], lr=0.01, momentum=momentum, block_size=2, sampler="uniform", seed=5)
+    view, update = MatrixView.of(p), Update(0.01, seed=5, momentum=momentum, independent=True)
+    X = view(p.detach()).clone()
+    M = torch.zeros_like(X) if momentum else None
+    for step in range(4):
+        set_gradient(p, generator)
+        X, M = step_pairs(X, view(p.grad), M, torch.tensor(step), update)
+        optimizer.step()
+        assert_close("X", X, view(p.detach()))
+
+
+def test_a_sweep_meets_every_plane_once_and_uniform_steps_are_independent():
+    d, seeds = 4, 4000
+    repeated = {False: 0, True: 0}
+    for independent in repeated:
+        for seed in range(seeds):
+            first, second = (
+                matching_at(d, seed, 0, torch.tensor(t), independent=independent)[0] for t in (0, 1)
+            )
+            same = {frozenset(q) for q in first.tolist()} == {frozenset(q) for q in second.tolist()}
+            repeated[independent] += same
+    assert repeated[False] == 0  # three matchings, each once in a sweep of three
+    # Independent uniform draws repeat with probability 1/3; six standard deviations are 179.
+    assert abs(repeated[True] - seeds / 3) < 179
+
+
+def test_sampling_that_fails_for_one_weight_moves_none(generator):
+    p, q = weight((9, 9), generator), weight((10, 10), generator)
+    optimizer = FlowSGD([p, q], lr=0.1, momentum=0.9, block_size=3, sampler="round_robin")
+    for r in (p, q):
+        set_gradient(r, generator)
+    before = p.detach().clone()
+    with pytest.raises(FamilyError):
+        optimizer.step()
+    assert torch.equal(p, before)
+    assert not optimizer.state[p]["momentum_buffer"].any()
+    alone = FlowSGD([p], lr=0.1, momentum=0.9, block_size=3, sampler="round_robin")
+    q.grad = None
+    optimizer.step()  # goes on as if the failed step had not been
+    after, p.data = p.detach().clone(), before
+    alone.step()
+    assert torch.equal(p, after)

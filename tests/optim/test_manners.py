@@ -12,7 +12,7 @@ from helpers import EPS, assert_close, randn
 from nets import Net, both, loss_of, train
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowSGD
+from skewflow.optim import FlowAdam, FlowSGD
 
 
 def pair(generator, **options):
@@ -329,3 +329,27 @@ def test_a_momentum_that_may_not_be_written_leaves_the_weight_alone(generator):
     with pytest.raises(RuntimeError, match="inference"):
         optimizer.step()
     assert torch.equal(p, before)
+
+
+def test_a_full_graph_is_refused_with_the_way_out(generator):
+    (p, optimizer), _ = pair(generator)
+    optimizer.step()
+    before = p.detach().clone()
+    with pytest.raises(Exception, match="steps outside of compiled graphs.*fullgraph=False"):
+        torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)()
+    assert torch.equal(p, before)
+
+
+@pytest.mark.parametrize("make", [FlowSGD, FlowAdam])
+def test_autocast_changes_nothing(make, generator):
+    ends = []
+    for enabled in (False, True):
+        p = nn.Parameter(orthogonal_(torch.empty(64, 64), generator=generator.manual_seed(3)))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            optimizer = make([p], lr=0.01, block_size=2)
+            for _ in range(2):
+                p.grad = torch.randn(64, 64, generator=generator)
+                (report,) = optimizer.diagnose()
+                optimizer.step()
+        ends.append((p.detach(), report))
+    assert torch.equal(ends[0][0], ends[1][0]) and ends[0][1] == ends[1][1]

@@ -322,7 +322,7 @@ def test_samples_along_axes_do_not_hide_the_least_moment() -> None:
 
 def test_what_does_not_go_together_is_refused() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    with pytest.raises(ValueError, match="no momentum"):
+    with pytest.raises(ValueError, match="cannot be combined with momentum"):
         FlowSGD([p], 0.1, momentum=0.9, natural=True)
     with pytest.raises(TypeError, match="True or False"):
         FlowSGD([p], 0.1, natural=1)  # type: ignore[arg-type]

@@ -112,3 +112,51 @@ def test_a_state_can_be_loaded_again_and_again(generator):
     for _ in range(3):
         optimizer.load_state_dict(state)
     assert optimizer.state_dict()["param_groups"][0]["step"] == 1
+
+
+def test_a_hook_may_rewrite_the_state_that_is_loaded(generator):
+    [p] = weights([(6, 6)], generator)
+    optimizer = FlowSGD([p], lr=0.1, momentum=0.9, block_size=2)
+    p.grad = torch.ones_like(p).triu()
+    optimizer.step()
+    saved, seen = {"wrapped": optimizer.state_dict()}, []
+
+    def unwrap(_, state):
+        inner = copy.deepcopy(state["wrapped"])
+        inner["state"][0]["momentum_buffer"].zero_()
+        inner["param_groups"][0]["lr"] = 0.5
+        return inner
+
+    def look(loaded):
+        seen.append(bool(loaded.state[p]["momentum_buffer"].any()))
+
+    optimizer.register_load_state_dict_pre_hook(unwrap)
+    optimizer.register_load_state_dict_post_hook(look)
+    optimizer.load_state_dict(saved)
+    assert seen == [False]  # the post hook sees the whole state
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert optimizer.state_dict()["param_groups"][0]["step"] == 1
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("key", ["state", "param_groups"])
+def test_a_state_without_its_entries_is_refused(key, generator):
+    optimizer = FlowSGD(weights([(6, 6)], generator), lr=0.1)
+    state = optimizer.state_dict()
+    del state[key]
+    with pytest.raises(ValueError, match=f"'state' and 'param_groups': '{key}' is missing"):
+        optimizer.load_state_dict(state)
+
+
+def test_the_sampler_of_an_older_state_keeps_its_meaning(generator):
+    [p] = weights([(6, 6)], generator)
+    optimizer = FlowSGD([p], lr=0.1, block_size=2)
+    state = optimizer.state_dict()
+    for group in state["param_groups"]:  # as states were written before they had a version
+        del group["state_version"], group["weight_decay"]
+        group["sampler"] = "uniform"
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["sampler"] == "sweep"
+    optimizer.param_groups[0]["sampler"] = "uniform"
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.param_groups[0]["sampler"] == "uniform"

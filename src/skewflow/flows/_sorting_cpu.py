@@ -65,7 +65,7 @@ def run_taylor(Y, q, n, eta, first_step, num_steps, terms, diverged_at):
                 diverged_at[b] = first_step + step
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _weighted_product(u, v, q):
     total = 0.0
     for k in range(q.size):
@@ -73,7 +73,7 @@ def _weighted_product(u, v, q):
     return total
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _rotate(u, v, c, s):
     for k in range(u.size):
         x, y = u[k], v[k]
@@ -86,7 +86,7 @@ def _turn(u, v, theta):
     _rotate(u, v, math.cos(theta), math.sin(theta))
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _fill_generator(A, Y, q, n, eta, work):
     """A becomes eta (N H - H N): skew to the bit, because H is read from one triangle."""
     scaled, H = work[0], work[1]

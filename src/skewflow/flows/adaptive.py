@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..geometry.precision import no_autocast
 from ..geometry.retractions import expm
 from .fields import Field
 from .integrate import check_field
@@ -20,6 +21,7 @@ ERROR = (-5 / 72, 1 / 12, 1 / 9, -1 / 8)
 LARGEST_CHANGE = 5.0
 
 
+@no_autocast()
 def integrate_adaptive(
     field: Field,
     X0: Float[Tensor, "*batch d k"],

@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import _validate
 from ..errors import ShapeError
 from ..geometry.haar import haar
+from ..geometry.precision import no_autocast
 from ..tournaments.partitions import BlockSize, SizeCounts, block_sizes
 from ._batched import draw_orders, turn_blocks, turn_pairs
 
@@ -41,6 +42,7 @@ class Mixing:
     spacing_error: Float[Tensor, "n"]
 
 
+@no_autocast()
 def random_rotations(
     X: Float[Tensor, "n d d"], block_size: BlockSize, *, generator: torch.Generator
 ) -> Float[Tensor, "n d d"]:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import _validate
+from ..geometry.precision import no_autocast
 from ..geometry.retractions import cayley, expm
 from ..kernels.rotate_blocks.reference import rotate_blocks
 from ..samplers import Sampler
@@ -20,6 +21,7 @@ Retraction = str | Callable[[Float[Tensor, "*batch d d"]], Float[Tensor, "*batch
 RETRACTIONS = {"exp": expm, "cayley": cayley}
 
 
+@no_autocast()
 def integrate(
     field: Field,
     X0: Float[Tensor, "*batch d k"],

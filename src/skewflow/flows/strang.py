@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..geometry.precision import no_autocast
 from ..geometry.retractions import expm
 from ..tournaments.families import non_intersecting
 from ..tournaments.partitions import Partition
@@ -12,6 +13,7 @@ from .integrate import check_field
 from .trajectory import Trajectory, check_start, march
 
 
+@no_autocast()
 def integrate_strang(
     field: Field,
     X0: Float[Tensor, "*batch d k"],

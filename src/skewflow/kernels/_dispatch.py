@@ -6,9 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .rotate_blocks.reference import step_blocks
+from .._typing import MatrixBlocks
+from ..tournaments.partitions import Partition
+from .permutation.reference import num_rounds_of_sweep
+from .rotate_blocks.reference import rotate_blocks, step_blocks
 from .rotate_pairs.reference import step_pairs
-from .update import Update
+from .update import Update, apart, beside
 
 if TYPE_CHECKING:
     from ._triton import Launches, Operands
@@ -67,7 +70,9 @@ def step_(
         if block_size == 2:
             from .rotate_pairs import cpu as pairs
 
-            pairs.step_pairs_(X, G.to(X.dtype), M, step, update, moments)
+            # Independent matchings are the first rounds of as many sweeps.
+            rounds = num_rounds_of_sweep(X.shape[-2]) if update.independent else 1
+            pairs.step_pairs_(X, G.to(X.dtype), M, step * rounds, update, moments)
         else:
             from .rotate_blocks import cpu as blocks
 
@@ -78,6 +83,36 @@ def step_(
         X_new, M_new = step_pairs(X, G, M, time, update, moments)
     else:
         X_new, M_new = step_blocks(X, G, M, time, update, block_size, moments)
+    X.copy_(X_new)
+    if M is not None and M_new is not None:
+        M.copy_(M_new)
+
+
+def rotate_(
+    X: Float[Tensor, "d k"],
+    M: Float[Tensor, "d k"] | None,
+    partition: Partition,
+    blocks: MatrixBlocks,
+    update: Update,
+) -> None:
+    """Turn the rows of one matrix and of its momentum by a drawn estimate, in place.
+
+    Args:
+        X: The point.
+        M: Its momentum, or None.
+        partition: Blocks of rows.
+        blocks: The estimate of the generator inside of them.
+        update: Step size and retraction.
+    """
+    rows = partition.blocks[0]
+    if X.device.type == "cpu" and rows.shape[1] == 2:
+        from .rotate_pairs.given_cpu import rotate_given_pairs_
+
+        theta = -update.lr * blocks[0][:, 0, 1].to(torch.float64)
+        rotate_given_pairs_(X, M, rows, theta, update.retraction)
+        return
+    turned = rotate_blocks(beside(X, M), partition, blocks, -update.lr, update.retraction)
+    X_new, M_new = apart(turned, X.shape[-1])
     X.copy_(X_new)
     if M is not None and M_new is not None:
         M.copy_(M_new)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ._devices import stream_of
+
 if TYPE_CHECKING:  # Triton is imported on use
     from ._triton import Launch
 
@@ -65,7 +67,7 @@ class Graphs:
 
     def follow(self) -> None:
         """Before a replay, and what is written for it: wait if the last one was elsewhere."""
-        handle = torch._C._cuda_getCurrentRawStream(self._device.index)
+        handle = stream_of(self._device)
         if handle == self._handle:
             return
         stream = torch.cuda.current_stream(self._device)
@@ -100,7 +102,6 @@ class Repeated:
             self._graph.replay()
 
     def _launch(self, device: torch.device) -> None:
-        on_cuda = device.type == "cuda"
-        stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
+        stream = stream_of(device)
         for launch in self._launches:
             launch({}, stream)

@@ -48,12 +48,12 @@ def polar_step(
     X_parts = _split(X, BOUND, units)
     R, T, sizes = _direction(X_parts, D, tangent=tangent)
     Y, Y_parts = torch.empty_like(R), empty_parts(n, d, k, torch.empty_like(units))
-    cut_of(Y, X, R, sizes, lr, limits.step, Y_parts)({}, 0)
+    cut_of(Y, X, R, sizes, lr, limits.step, Y_parts).once()
     P = torch.empty(n, k, k, dtype=X.dtype, device=X.device)
     _gram(P, Y_parts)
     size = _norm(P)
     T_parts = _inverse_root_series(X, Y, Y_parts, P, size, units, limits)
-    product_of(R, None, Y_parts, T_parts, Y)({}, 0)
+    product_of(R, None, Y_parts, T_parts, Y).once()
     return R, T
 
 
@@ -66,7 +66,7 @@ def polish_(X: Float[Tensor, "n d k"]) -> None:
     _gram(E, X_parts)
     E_parts = _split(E, _norm(E), torch.empty_like(units))
     out = X if X.is_contiguous() else torch.empty(X.shape, dtype=X.dtype, device=X.device)
-    product_of(out, None, X_parts, E_parts, X, -0.5)({}, 0)
+    product_of(out, None, X_parts, E_parts, X, -0.5).once()
     if out is not X:
         X.copy_(out)
 
@@ -79,15 +79,15 @@ def _direction(
     size = _norm(D)
     D_parts = _split(D, size, torch.empty_like(X.units))
     S = empty_parts(n, k, k, D_parts.units)  # no entry is larger than the norm of D
-    product_of(None, S, X.mT, D_parts)({}, 0)
+    product_of(None, S, X.mT, D_parts).once()
     R = torch.empty(n, d, k, dtype=D.dtype, device=D.device)
-    product_of(R, None, X, S.mT, D, -1.0)({}, 0)
+    product_of(R, None, X, S.mT, D, -1.0).once()
     T = None
     if tangent and d == k:
         T = R / 2
     elif tangent:  # D - X (S + S^T) / 2
         T = torch.lerp(D, R, 0.5, out=torch.empty_like(R))
-        product_of(T, None, X, S, T, -0.5)({}, 0)
+        product_of(T, None, X, S, T, -0.5).once()
     return R, T, (_norm(R), size)
 
 
@@ -118,16 +118,16 @@ def _inverse_root_series(
     _square(P2, P_parts, P, size, long)
     numbers = torch.empty(last + SCALARS, n, dtype=torch.float32, device=X.device)
     flags = torch.empty(last + 2, n, dtype=torch.bool, device=X.device)
-    decide_of(numbers, flags, _norm(P2), limits.intervals, limits.widest)({}, 0)
-    blend_of(Y, X, numbers[last], flags[last])({}, 0)
+    decide_of(numbers, flags, _norm(P2), limits.intervals, limits.widest).once()
+    blend_of(Y, X, numbers[last], flags[last]).once()
     _rounds(Y, Y_parts, units, numbers, flags)
     _gram(P, Y_parts, flags[0])
     _square(P2, P_parts, P, BOUND, flags[0])
     Q2, V, T_parts = (empty_parts(n, k, k, units) for _ in range(3))
     T = torch.empty_like(P)
-    series_of((Q2.values, V.values, T), P, P2, long, numbers[last + 3 :], T_parts)({}, 0)
+    series_of((Q2.values, V.values, T), P, P2, long, numbers[last + 3 :], T_parts).once()
     c = numbers[last + 2]
-    product_of(None, T_parts, Q2, V, T, c, live=long, symmetric=True)({}, 0)
+    product_of(None, T_parts, Q2, V, T, c, live=long, symmetric=True).once()
     return T_parts
 
 
@@ -144,25 +144,25 @@ def _rounds(
     G, other_parts = empty_parts(n, k, k, units), empty_parts(n, d, k, units)
     other = torch.empty_like(Y)
     now, then = (Y, Y_parts), (other, other_parts)
-    split_of(Y_parts, Y, BOUND, flags[0])({}, 0)
+    split_of(Y_parts, Y, BOUND, flags[0]).once()
     for r in range(last):
         (M, M_parts), (next_M, next_parts) = now, then
         live = flags[r]
-        product_of(None, G, M_parts.mT, M_parts, None, numbers[r], live=live, symmetric=True)({}, 0)
-        product_of(next_M, next_parts, M_parts, G, M, -0.5, 1.5, live=live)({}, 0)
+        product_of(None, G, M_parts.mT, M_parts, None, numbers[r], live=live, symmetric=True).once()
+        product_of(next_M, next_parts, M_parts, G, M, -0.5, 1.5, live=live).once()
         now, then = then, now
-    blend_of(Y, other, None, flags[last + 1])({}, 0)
-    split_of(Y_parts, Y, BOUND, flags[0])({}, 0)
+    blend_of(Y, other, None, flags[last + 1]).once()
+    split_of(Y_parts, Y, BOUND, flags[0]).once()
 
 
 def _gram(P: Tensor, Y: Parts, live: Tensor | None = None) -> None:
-    product_of(P, None, Y.mT, Y, live=live, symmetric=True, minus_identity=True)({}, 0)
+    product_of(P, None, Y.mT, Y, live=live, symmetric=True, minus_identity=True).once()
 
 
 def _square(P2: Tensor, parts: Parts, P: Tensor, bound: float | Tensor, live: Tensor) -> None:
     """P times P, which is symmetric, through its parts."""
-    split_of(parts, P, bound, live)({}, 0)
-    product_of(P2, None, parts, parts, live=live, symmetric=True)({}, 0)
+    split_of(parts, P, bound, live).once()
+    product_of(P2, None, parts, parts, live=live, symmetric=True).once()
 
 
 def _split(A: Float[Tensor, "n a b"], bound: float | Tensor, units: Tensor) -> Parts:
@@ -171,7 +171,7 @@ def _split(A: Float[Tensor, "n a b"], bound: float | Tensor, units: Tensor) -> P
         return _split(A.mT, bound, units).mT
     n, a, b = A.shape
     parts = empty_parts(n, a, b, units)
-    split_of(parts, A, bound)({}, 0)
+    split_of(parts, A, bound).once()
     return parts
 
 

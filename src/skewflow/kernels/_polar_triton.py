@@ -274,19 +274,19 @@ def inverse_root_series(
     size = torch.linalg.vector_norm(P2, dim=(-2, -1), dtype=torch.float64)
     numbers = torch.empty(last + SCALARS, n, dtype=torch.float32, device=Y.device)
     flags = torch.empty(last + 2, n, dtype=torch.bool, device=Y.device)
-    decide_of(numbers, flags, size, intervals, widest)({}, 0)
-    blend_of(Y, X, numbers[last], flags[last])({}, 0)
+    decide_of(numbers, flags, size, intervals, widest).once()
+    blend_of(Y, X, numbers[last], flags[last]).once()
     G, other = torch.empty_like(P), torch.empty_like(Y)
     now, then = Y, other
     for r in range(last):
         multiply_where_(G, now.mT, now, flags[r], None, numbers[r], 0.0)
         multiply_where_(then, now, G, flags[r], now, -0.5, 1.5)
         now, then = then, now
-    blend_of(Y, other, None, flags[last + 1])({}, 0)
+    blend_of(Y, other, None, flags[last + 1]).once()
     multiply_where_(P, Y.mT, Y, flags[0], None, 1.0, 0.0)
     P.diagonal(dim1=-2, dim2=-1).sub_(numbers[last + 1][:, None])
     multiply_where_(P2, P, P, flags[0], None, 1.0, 0.0)
     Q2, V, T = (torch.empty_like(P) for _ in range(3))
-    series_of((Q2, V, T), P, P2, long, numbers[last + 3 :])({}, 0)
+    series_of((Q2, V, T), P, P2, long, numbers[last + 3 :]).once()
     multiply_where_(T, Q2, V, long, T, numbers[last + 2], 1.0)
     return T

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..tournaments.counting import edge_probability
+from ._devices import stream_of
 from .permutation._triton import permutation_options
 from .update import Update
 
@@ -61,6 +62,11 @@ class Launch:
         for place, name in self._numbers:
             values[place] = numbers[name]
         self._run(*self._grid, stream, *values)
+
+    def once(self) -> None:
+        """Launch a kernel that takes no numbers, on the current stream of its tensors' device."""
+        tensors = (value for value in self._arguments.values() if isinstance(value, Tensor))
+        self({}, stream_of(next(tensors).device))
 
     def move(self, name: str, tensor: Tensor) -> None:
         """Give an argument another tensor, at an address with the same alignment."""
@@ -155,8 +161,7 @@ class Launches:
             with torch.cuda.device(index):
                 self(update, done)
             return
-        # The stream's handle without an object around it, which is a tenth of a step's host time.
-        stream = torch._C._cuda_getCurrentRawStream(index) if self.device.type == "cuda" else 0
+        stream = stream_of(self.device)
         for launch in self.launches:
             launch(numbers, stream)
 
@@ -175,10 +180,11 @@ class Operands:
         flags: One int32 and one for each parameter, in memory that the host can read: set when
             a product was not finite, and its rows were left as they were.
         live: One int32 for each parameter, on the device: 0 leaves it alone; or None.
+        skipped: How often each parameter was left alone, int64 there; or None.
         moments: Second moments of the rows of each matrix by which its planes are divided, on the
             device; or None.
         squares: What `row_moments` keeps to compute them, laid out alike; or None.
-        since: Steps done when the squares began.
+        since: Steps of the optimiser that the parameters were absent from, those left alone apart.
     """
 
     Xs: Sequence[Tensor]
@@ -189,6 +195,7 @@ class Operands:
     replayed: Tensor | None
     flags: Tensor
     live: Tensor | None = None
+    skipped: Tensor | None = None
     moments: Tensor | None = None
     squares: Tensor | None = None
     since: int = 0
@@ -216,7 +223,15 @@ class Operands:
     def kept(self) -> list[Tensor | None]:
         """What the launches read besides the parameters, their gradients and buffers."""
         table = None if self.table is None else self.table.on_device
-        return [table, self.replayed, self.flags, self.live, self.moments, self.squares]
+        return [
+            table,
+            self.replayed,
+            self.flags,
+            self.live,
+            self.skipped,
+            self.moments,
+            self.squares,
+        ]
 
 
 @cache
@@ -239,6 +254,7 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
         "replayed_ptr": operands.replayed,
         "flags_ptr": operands.flags,
         "live_ptr": operands.live,
+        "skipped_ptr": operands.skipped,
         "moments_ptr": operands.moments,
         "squares_ptr": operands.squares,
         "since": operands.since,
@@ -260,6 +276,7 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
         "NESTEROV": update.nesterov,
         "MAXIMIZE": update.maximize,
         "CAYLEY": update.retraction == "cayley",
+        "INDEPENDENT": update.independent,
         **permutation_options(d),
     }
 

@@ -51,7 +51,7 @@ def unusable(G: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
     return ~(G.abs() <= LARGEST_GRADIENT[G.dtype])
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _sum(x, scale):
     """The sum of the entries times a scale at which those that are too large overflow."""
     total, c = x[0] * 0, x.dtype.type(scale)

@@ -32,6 +32,7 @@ class Update:
         nesterov: Look ahead along the momentum.
         maximize: Ascend instead.
         retraction: "exp" or "cayley".
+        independent: Draw every matching by itself, not in sweeps that meet each plane once.
         beta2: Memory of the second moment; None keeps none.
         eps: Added to its root.
     """
@@ -43,6 +44,7 @@ class Update:
     nesterov: bool = False
     maximize: bool = False
     retraction: Literal["exp", "cayley"] = "exp"
+    independent: bool = False
     beta2: float | None = None
     eps: float = 0.0
 

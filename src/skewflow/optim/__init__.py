@@ -2,8 +2,16 @@
 
 from ._capture import capture_factors as capture_factors
 from .diagnosis import Diagnosis as Diagnosis
+from .factored_gradient import FactoredGradient as FactoredGradient
 from .flow_adam import FlowAdam as FlowAdam
 from .flow_sgd import FlowSGD as FlowSGD
 from .split import split_parameters as split_parameters
 
-__all__ = ["Diagnosis", "FlowAdam", "FlowSGD", "capture_factors", "split_parameters"]
+__all__ = [
+    "Diagnosis",
+    "FactoredGradient",
+    "FlowAdam",
+    "FlowSGD",
+    "capture_factors",
+    "split_parameters",
+]

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ..samplers import Sampler
+from ._options import own_block_size
 from ._weights import Weight
 
 MOST_OPERATIONS = {"cpu": 2e9, "cuda": 1e11}
@@ -44,44 +46,55 @@ def auto_block_size(d: int, device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a weight gets, and why.
+    """The block size of a weight, and the reason for it.
 
     Args:
-        size: Rows of a block; d for exact steps.
-        why: A sentence.
+        size: Rows of a block, or "dense" for exact steps.
+        why: A clause that follows the size in `explain`.
     """
 
-    size: int
+    size: int | str
     why: str
 
 
-def auto_choice(weight: Weight, group: dict[str, Any]) -> Choice:
-    """What "auto" means for one weight."""
-    return choice_for(weight.view.matrices, weight.p.device, group)
+def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
+    """The step of one weight under the options of its group."""
+    size, sampler, d = group["block_size"], group["sampler"], weight.d
+    why = "the size of its group"
+    if isinstance(sampler, Sampler):
+        size = own_block_size(sampler) or (2 if size == "auto" else size)
+        why = f"drawn by {sampler!r}"
+    elif size == "auto":
+        return auto_choice(weight.view.matrices, weight.p.device, group)
+    if isinstance(size, int) and size >= d:
+        return Choice("dense", f"since it has no more than {size} rows")
+    return Choice(size, why)
 
 
-def choice_for(
+def auto_choice(
     matrices: tuple[int, int, int], device: torch.device, group: Mapping[str, Any]
 ) -> Choice:
-    """What it means for matrices (n, d, k) on a device.
+    """What "auto" means for matrices (n, d, k) on a device.
 
     Samplers draw blocks, Cayley's exact step solves a system, and on CUDA a graph cannot capture
     that of FlowAdam: these have blocks, whatever an exact step would cost.
     """
     n, d, k = matrices
-    size = min(auto_block_size(d, device), d)
+    size = auto_block_size(d, device)
+    if size >= d:
+        return Choice("dense", f"since it has no more than {size} rows")
     cheapest = "the largest size that costs at most twice SGD"
     most = MOST_OPERATIONS.get(device.type)
-    blocks = group["sampler"] != "uniform" or group["retraction"] != "exp"
+    blocks = group["sampler"] != "sweep" or group["retraction"] != "exp"
     if blocks or most is None or ("betas" in group and device.type == "cuda"):
         return Choice(size, cheapest)
     operations = 8.0 * n * d * k * k  # of four products
     if operations > most:
         return Choice(size, f"{cheapest}; an exact step takes {operations:.0e} operations")
-    return Choice(d, f"which take only {operations:.0e} operations")
+    return Choice("dense", f"which take only {operations:.0e} operations")
 
 
-def told(weight: Weight, group: dict[str, Any], by_factors: str | None) -> str:
+def explain(weight: Weight, group: dict[str, Any], by_factors: str | None) -> str:
     """A line about one weight.
 
     Args:
@@ -95,10 +108,7 @@ def told(weight: Weight, group: dict[str, Any], by_factors: str | None) -> str:
     if by_factors is not None:
         return f"{line}{by_factors}."
     if group.get("natural"):
-        return f"{line}natural steps by factors, as was asked for."
-    size, why = group["block_size"], "as was asked for"
-    if size == "auto":
-        choice = auto_choice(weight, group)
-        size, why = choice.size, choice.why
-    blocks = isinstance(size, int) and size < d
-    return f"{line}{f'blocks of {size} rows' if blocks else 'exact steps'}, {why}."
+        return f"{line}natural steps by factors."
+    choice = choice_for(weight, group)
+    exact = choice.size == "dense"
+    return f"{line}{'exact steps' if exact else f'blocks of {choice.size} rows'}, {choice.why}."

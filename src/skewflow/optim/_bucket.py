@@ -51,7 +51,6 @@ class Bucket:
     ) -> None:
         self.weights, self._states = list(weights), list(states)
         self._params = [weight.p for weight in weights]
-        self._half = "master" in self._states[0]
         self.block_size, self._replayed = block_size, replayed
         device = replayed.device
         self._squares = self._moments = None
@@ -60,7 +59,12 @@ class Bucket:
             for state, squares in zip(states, self._squares, strict=True):
                 state["exp_avg_sq"] = squares
             self._moments = torch.ones_like(self._squares)
-        self._live = torch.ones(len(weights), dtype=torch.int32, device=device) if skip else None
+        self._live = self._skipped = None
+        if skip:
+            self._live = torch.ones(len(weights), dtype=torch.int32, device=device)
+            self._skipped = _in_one_piece([state["skipped"] for state in states])
+            for state, skipped in zip(states, self._skipped, strict=True):
+                state["skipped"] = skipped
         # Mapped memory: a kernel that meets a bad product writes here, and no step waits for it.
         self._flags = torch.zeros(1 + len(weights), dtype=torch.int32, pin_memory=True)
         self._seen = self._flags.numpy()
@@ -106,9 +110,6 @@ class Bucket:
                 self._places.popitem(last=False)
         launches(update, done)
         increment_version(self._params)
-        if self._half:
-            for weight in self.weights:
-                weight.written = weight.p._version
 
     def _moved(
         self, grads: Sequence[Tensor | None], replays: bool, capturing: bool
@@ -130,8 +131,8 @@ class Bucket:
         usable = norms <= LARGEST_GRADIENT[norms.dtype]  # which NaN is not
         assert self._live is not None
         self._live.copy_(usable)
-        skips = (~usable).to(torch.int64).unbind()
-        torch._foreach_add_([state["skipped"] for state in self._states], skips)
+        assert self._skipped is not None
+        self._skipped.add_(~usable)
 
     def _plan(self, grads: Sequence[Tensor | None], update: Update, replays: bool) -> "Launches":
         from ..kernels._triton import Operands
@@ -154,6 +155,7 @@ class Bucket:
             self._replayed if replays else None,
             self._flags,
             self._live,
+            self._skipped,
             self._moments,
             self._squares,
             self._states[0].get("since", 0),

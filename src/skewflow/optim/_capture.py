@@ -6,92 +6,56 @@ $gW$ that is passed back. A hook marks the layer's input, and `linear` of a mark
 backward pass that notes all of this and never forms the weight's gradient.
 """
 
-from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.hooks import RemovableHandle
-from torch.utils.weak import WeakIdKeyDictionary
 
 from ..geometry.precision import is_exact
 from ..geometry.retractions import HALVES
 from ._capturing import outside_the_graph
+from .factored_gradient import Record, add_record, factored
 from .split import split_parameters
 
-
-@dataclass
-class Record:
-    """What one use of a layer leaves: the gradient of its weight is `left` transposed, `right`.
-
-    Args:
-        left: Gradients of the outputs, (r, rows of the weight).
-        right: Inputs, (r, columns of the weight).
-        output: Inputs times the weight transposed, (r, rows), or None where it was overwritten, or
-            a step has no use for it.
-        version: Of the weight, when the layer used it.
-        passed: `left` times the weight, (r, columns), or None where it was not needed or is coarse.
-    """
-
-    left: Tensor
-    right: Tensor
-    output: Tensor | None
-    version: int
-    passed: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        self._versions: dict[str, int] = {}
-        for name in ("left", "right", "output"):
-            self.keep(name, getattr(self, name))
-
-    def keep(self, name: str, tensor: Tensor | None) -> None:
-        """Keep a tensor whose memory others may have, too."""
-        setattr(self, name, tensor)
-        self._versions[name] = -1 if tensor is None else tensor._version
-
-    def kept(self, name: str) -> Tensor | None:
-        """A tensor, or None if there is none, or somebody has written to it."""
-        tensor: Tensor | None = getattr(self, name)
-        return None if tensor is None or tensor._version != self._versions[name] else tensor
+_captured = False
 
 
-_records: MutableMapping[Tensor, list[Record]] = WeakIdKeyDictionary()
-"""By weight; nothing here keeps a weight alive, and a copy of a model starts with none."""
-
-
-def recorded(weight: Tensor) -> list[Record]:
-    """The records of a weight since they were dropped."""
-    return _records.get(weight, [])
-
-
-def is_anything_recorded() -> bool:
-    """Whether any weight has records; without captures no step need look for any."""
-    return len(_records) > 0
-
-
-def drop(weights: Iterable[Tensor]) -> None:
-    """Forget the records of these weights."""
-    for weight in weights if is_anything_recorded() else ():
-        _records.pop(weight, None)
+def is_anything_captured() -> bool:
+    """Whether any layer was ever captured; without captures no step need look for factors."""
+    return _captured
 
 
 class Capture:
     """Layers whose gradients are kept as factors, until it is removed.
 
     Args:
+        mark: The hook of all layers.
         handles: Of the layers' hooks.
+        weights: Their weights.
     """
 
-    def __init__(self, handles: Iterable[RemovableHandle]) -> None:
-        self._handles = list(handles)
+    def __init__(
+        self, mark: "_Mark", handles: Iterable[RemovableHandle], weights: Iterable[Tensor]
+    ) -> None:
+        self._mark, self._handles, self._weights = mark, list(handles), list(weights)
 
     def remove(self) -> None:
-        """The layers form their gradients again."""
+        """The layers form their gradients again, copies of them too; what they have kept is formed.
+
+        Nothing is lost, and any optimiser may go on.
+        """
+        self._mark.active = False
         for handle in self._handles:
             handle.remove()
+        for weight in self._weights:
+            grad = factored(weight)
+            if grad is not None:
+                weight.grad = grad.dense()
         self._handles.clear()
+        self._weights.clear()
 
 
 def capture_factors(
@@ -102,18 +66,18 @@ def capture_factors(
 
     The gradient of a linear layer is a product $g^\top a$ of what its backward pass has at hand, of
     rank batch. With it `FlowSGD` takes the exact step in the time the gradient itself would take,
-    which is not formed unless the rank is so large that this is cheaper; even then `weight.grad`
-    stays None, and `FlowSGD.step` finds the factors. Those of several backward passes, or of
-    several uses of a weight, are joined; `FlowSGD.zero_grad` drops them, the `zero_grad` of a
-    module does not. The weight and the inputs of its layer must not be written to before the step,
-    which refuses that. Not in the paper.
+    which is not formed unless the rank is so large that this is cheaper. `weight.grad` is a
+    `FactoredGradient`: factors of several backward passes, or of several uses of a weight, are
+    joined, `zero_grad` drops them, and `clip_grad_norm_` and a `GradScaler` work. The inputs of the
+    layer must not be written to before the step, which refuses that. Not in the paper.
 
-    What works on gradients does not see factors: hooks of the weight, clipping, and a `GradScaler`,
-    which is refused. Factors are not averaged between processes, so `step` refuses them there.
-    Second derivatives are refused, too. In a compiled model the layers stay outside of the graph.
+    Hooks of the weight do not see its gradient, and what needs the entries of it raises: another
+    optimiser, `clip_grad_value_`, a use of the weight outside of its layer. Factors are not
+    averaged between processes, so `step` refuses them there. Second derivatives are refused, too.
+    In a compiled model the layers stay outside of the graph.
 
     Args:
-        model: The model; its layers get hooks.
+        model: The model; its layers get hooks. Deep copies of it share them.
         orthogonal: Which weights are orthogonal, as in `split_parameters`. Those of them that
             belong to a `torch.nn.Linear`, `OrthogonalLinear` among them, are captured.
 
@@ -130,36 +94,58 @@ def capture_factors(
         >>> capture = capture_factors(layer)
         >>> optimizer = FlowSGD(layer.parameters(), lr=0.1, block_size="dense")
         >>> layer(torch.randn(4, 64)).sum().backward()
-        >>> layer.weight.grad is None
-        True
+        >>> layer.weight.grad
+        FactoredGradient(shape=(64, 64), rank=4, dtype=torch.float32)
         >>> before = layer.weight.detach().clone()
         >>> optimizer.step()
         >>> bool((layer.weight != before).any())
         True
     """
+    global _captured
     chosen = {p for _, p in split_parameters(model, orthogonal)[0]}
-    handles = []
+    mark, handles, weights = _Mark(), [], []
     for module in model.modules():
         plain = type(module).forward is nn.Linear.forward
         if plain and isinstance(module, nn.Linear) and module.weight in chosen:
-            handles.append(module.register_forward_pre_hook(_mark, with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(mark, with_kwargs=True))
+            weights.append(module.weight)
     if not handles:
         raise ValueError(
             f"a torch.nn.Linear must have one of the {len(chosen)} orthogonal weights: none has. "
             "Pass factors of your own to `FlowSGD.step(factors=...)`."
         )
-    return Capture(handles)
+    _captured = True
+    return Capture(mark, handles, weights)
 
 
-def _mark(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    if torch.compiler.is_dynamo_compiling():
-        return outside_the_graph(_mark, module, args, kwargs)
-    a = args[0] if args else kwargs.get("input")
-    transformed = torch._C._are_functorch_transforms_active()
-    if type(a) not in (Tensor, nn.Parameter) or transformed or not torch.is_grad_enabled():
-        return None
-    marked = a.as_subclass(_Marked)
-    return ((marked, *args[1:]), kwargs) if args else (args, {**kwargs, "input": marked})
+class _Mark:
+    """The hook of captured layers, which marks their inputs while it is active."""
+
+    def __init__(self) -> None:
+        self.active = True
+
+    def __deepcopy__(self, _: Any) -> "_Mark":
+        """A copied layer is captured as long as the layer it was copied from."""
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The hook of a loaded model, which may be in a process without other captures."""
+        global _captured
+        self.__dict__.update(state)
+        _captured = True
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Mark the input."""
+        if torch.compiler.is_dynamo_compiling():
+            return outside_the_graph(self.__call__, module, args, kwargs)
+        a = args[0] if args else kwargs.get("input")
+        transformed = torch._C._are_functorch_transforms_active()
+        if type(a) not in (Tensor, nn.Parameter) or transformed or not torch.is_grad_enabled():
+            return None
+        if not self.active:
+            return None
+        marked = a.as_subclass(_Marked)
+        return ((marked, *args[1:]), kwargs) if args else (args, {**kwargs, "input": marked})
 
 
 class _Marked(Tensor):
@@ -230,10 +216,9 @@ class _Linear(torch.autograd.Function):
         if counts:
             product = ctx.product
             whole = product is not None and product._version == ctx.product_version
-            record = Record(left, _rows(a), _rows(product) if whole else None, ctx.version)
-            if passed is not None and is_exact(passed):
-                record.keep("passed", _rows(passed))
-            _records.setdefault(leaf.variable, []).append(record)
+            output = _rows(product) if whole else None
+            back = _rows(passed) if passed is not None and is_exact(passed) else None
+            add_record(leaf.variable, Record(left, _rows(a), output, ctx.version, back))
         return passed, None, left.sum(0).to(ctx.dtype) if ctx.needs_input_grad[2] else None
 
 

@@ -6,6 +6,11 @@ from typing import Any
 import torch
 from torch._compile import _disable_dynamo
 
+OUTSIDE = (
+    "skewflow steps outside of compiled graphs, since its kernels read addresses. Call `step` "
+    "outside of the compiled function, or compile it with fullgraph=False."
+)
+
 
 @_disable_dynamo  # torch.compiler.disable would import the compiler with the package
 def outside_the_graph(function: Callable[..., Any], *args: Any) -> Any:

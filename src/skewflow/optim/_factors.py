@@ -10,6 +10,7 @@ from ..errors import FactorError, NonFiniteGradientError
 from ..geometry.precision import is_exact, users_precision
 from ..kernels.natural_factors.reference import lengthening
 from ..kernels.update import LARGEST_GRADIENT, Update
+from ._auto import choice_for
 from ._capturing import is_capturing
 from ._dense import dense_step
 from ._drift import bring_back_, is_due
@@ -28,16 +29,11 @@ class FactoredSteps:
         self._step, self._natural = FactoredStep(), NaturalFactors()
         self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
         self._products: dict[Weight, tuple[Any, Tensor, Tensor]] = {}
-        self.begun: set[Weight] = set()
-        """Weights that have a momentum of gradients."""
         self.kinds: dict[Tensor, str] = {}
         """Of the weights whose last step was by factors: what it was, and why."""
 
     def as_gradients(
-        self,
-        ones: Sequence[Factored],
-        states: Mapping[Tensor, dict[str, Any]],
-        size_of: Callable[[dict[str, Any], Weight], int | str],
+        self, ones: Sequence[Factored], states: Mapping[Tensor, dict[str, Any]]
     ) -> list[Factored]:
         """Those that are stepped as their gradient would be, which is formed.
 
@@ -56,21 +52,13 @@ class FactoredSteps:
                 if group["block_size"] != "auto" or "factors_a" in state:
                     continue
                 rank *= 2 * group["factor_window"] - 1
-                begun = self._has_begun(weight, state)
+                begun = "by_gradients" in state or _has_moved(state)
             else:
                 begun = False
             may = not (weight.is_half or is_worth_it(rank, d, k, device))
-            if begun or (may and size_of(group, weight) == "dense"):
+            if begun or (may and choice_for(weight, group).size == "dense"):
                 found.append(one)
         return found
-
-    def _has_begun(self, weight: Weight, state: dict[str, Any]) -> bool:
-        """Whether its momentum is that of gradients, which a step that failed has not begun."""
-        if "momentum_buffer" not in state:
-            self.begun.discard(weight)
-        elif weight not in self.begun and _has_moved(state):
-            self.begun.add(weight)
-        return weight in self.begun
 
     @torch.no_grad()
     def gradient(self, one: Factored) -> Tensor:
@@ -152,7 +140,8 @@ class FactoredSteps:
             A, AX = -A, None if AX is None else -AX
         finite: Tensor | None = None
         if update.momentum > 0:
-            state.pop("momentum_buffer", None)  # of zeros, as `check` has seen
+            for key in ("momentum_buffer", "by_gradients"):  # zeros, as `check` has seen
+                state.pop(key, None)
             known = (V, AX) if is_exact(X) and not late else ()  # late ones are not yet checked
             tangent, window = tangent_factors(X, A, B, *known), one.group["factor_window"]
             A, B, finite = with_momentum(state, (A, B), tangent, update, window)

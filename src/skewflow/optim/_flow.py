@@ -15,38 +15,36 @@ from ..geometry.matrices import MatrixView
 from ..geometry.precision import no_autocast
 from ..kernels._graphs import Graphs
 from ..kernels.update import Update
-from ..samplers import Sampler
-from ._alone import step_alone
-from ._auto import auto_choice, told
-from ._capture import drop, is_anything_recorded
-from ._capturing import is_capturing, outside_the_graph
+from ._alone import draw_all, step_alone
+from ._auto import explain
+from ._capture import is_anything_captured
+from ._capturing import OUTSIDE, is_capturing, outside_the_graph
+from ._clock import Clock
 from ._drift import Drift
 from ._factors import FactoredSteps
 from ._gathered import Factored, Factors, gather
-from ._loading import check_loadable, pack, unpack
-from ._options import block_size_for, check_options, exact_retraction
+from ._loading import Loaded, pack, pack_group, read_state
+from ._options import check_options, exact_retraction, is_fused
 from ._plan import Alone, Plan, make_plan
-from ._sampled import generator_of, samplers_of
-from ._weights import Weight
+from ._ranks import Ranks
+from ._sampled import Drawn, generator_of, samplers_of
+from ._watch import Watch
+from ._weights import Weight, check_kind
 from .diagnosis import Diagnosis, Draws, diagnose
+from .factored_gradient import formed
 
 
 class Flow(torch.optim.Optimizer, ABC):
-    """Base of the optimisers: everything but how a gradient becomes a direction.
-
-    The number of steps is all the randomness of the fused steps needs besides the seed. The host
-    counts them; what a CUDA graph replays is counted on the device, by the graph itself.
-    """
+    """Base of the optimisers: everything but how a gradient becomes a direction."""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._weights: dict[Tensor, Weight] = {}
         self._plans: dict[int, Plan] = {}
-        self._done = 0
-        self._drift = Drift(0)
-        self._replayed: dict[torch.device, Tensor] = {}
+        self._clock, self._drift = Clock(), Drift(0)
         self._graphs = cache(Graphs)
-        self._captured = False
         self._factored = FactoredSteps()
+        self._watch, self._ranks = Watch(), Ranks()
+        self._incoming: Loaded | None = None
         super().__init__(params, defaults)
 
     @staticmethod
@@ -59,6 +57,9 @@ class Flow(torch.optim.Optimizer, ABC):
 
         @wraps(func)
         def step(self: Flow, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_dynamo_compiling():
+                torch._dynamo.graph_break(msg=OUTSIDE)
+                return outside_the_graph(step, self, *args, **kwargs)
             hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
             hooks = hooks or _global_optimizer_pre_hooks or _global_optimizer_post_hooks
             if hooks or torch._C._autograd._profiler_enabled():
@@ -76,6 +77,7 @@ class Flow(torch.optim.Optimizer, ABC):
             self.param_groups.pop()
             raise
 
+    @no_autocast()
     def _admit(self, group: dict[str, Any], number: int) -> None:
         check_options(group)
         stream = sum(w.num_matrices for w in self._weights.values())
@@ -84,11 +86,13 @@ class Flow(torch.optim.Optimizer, ABC):
         ]
         admitted = {}
         for p, name in zip(group["params"], names, strict=True):
-            weight = Weight(p, name, MatrixView.of(p, name), stream)
+            check_kind(p, name)
+            weight = Weight(p, name, MatrixView.of(p, name), stream, self._clock.done)
             weight.check()
             admitted[p] = weight
             stream += weight.num_matrices
         self._weights.update(admitted)
+        self._watch.add(admitted.values())
 
     def step(self, closure: Callable[[], Any] | None = None, factors: Factors | None = None) -> Any:
         r"""Take one step; every matrix stays orthogonal.
@@ -115,21 +119,16 @@ class Flow(torch.optim.Optimizer, ABC):
                 leave the rows alone that the gradient would spoil, and keep what is not finite out
                 of the momentum.
         """
-        if torch.compiler.is_dynamo_compiling():
-            return outside_the_graph(Flow.step, self, closure, factors)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         capturing = is_capturing()
-        if capturing and len(self._replayed) > 1:
-            raise RuntimeError(
-                "a CUDA graph holds the steps of one device: this optimiser has parameters on "
-                f"{', '.join(map(str, self._replayed))}. Make an optimiser for each."
-            )
+        if capturing:
+            self._clock.check_capture()
         self._factored.complain()
         with no_autocast():
-            if factors or is_anything_recorded():
+            if factors or is_anything_captured():
                 self._step_with_factors(factors, capturing)
             else:
                 self._step_all((), capturing)
@@ -140,50 +139,49 @@ class Flow(torch.optim.Optimizer, ABC):
         factored = gather(self.param_groups, self._weights, factors, self._check_options)
         self._factored.check(factored, self.state)
         for one in factored:
-            self._count(one.weight.p.device)
-        formed = self._factored.as_gradients(factored, self.state, self._size_of)
+            self._clock.count(one.weight.p.device)
+        as_gradients = self._factored.as_gradients(factored, self.state)
+        given = [one.weight.p.grad for one in as_gradients]
         try:
-            for one in formed:
+            for one in as_gradients:
                 one.weight.p.grad = self._factored.gradient(one)
-            rest = [one for one in factored if one not in formed] if formed else factored
+            rest = [one for one in factored if one not in as_gradients]
             self._step_all(rest, capturing)
-            self._factored.begun.update(one.weight for one in formed)
         finally:
-            for one in formed:
-                one.weight.p.grad = None
-        drop(one.weight.p for one in factored)
+            for one, grad in zip(as_gradients, given, strict=True):
+                one.weight.p.grad = grad
+        for one in as_gradients:
+            self.state[one.weight.p]["by_gradients"] = True
 
     def _step_all(self, factored: Sequence[Factored], capturing: bool) -> None:
+        if not capturing:
+            if self._watch.look() or self._watch.halves:
+                moving = {w for p, w in self._weights.items() if p.grad is not None}
+                self._watch.admit(moving.union(one.weight for one in factored), self.state)
+            self._ranks.compare(self._weights.values(), self.param_groups)
         plans = [self._plan(group) for group in self.param_groups]
+        drawn = draw_all(plans, self.state, self._clock.time)
         for plan in plans:
             if plan.lots or plan.rest:
                 with torch.no_grad():
-                    self._step_group(plan, capturing)
+                    self._step_group(plan, capturing, drawn)
             else:  # kernels know nothing of autograd
-                self._step_group(plan, capturing)
+                self._step_group(plan, capturing, drawn)
         self._factored.kinds.clear()
         if factored:
             self._step_factored(factored)
-        self._tick(capturing)
+        self._clock.tick(capturing)
         if not capturing:
             self._guard(plans, factored)
-
-    def _size_of(self, group: dict[str, Any], weight: Weight) -> int | str:
-        size = group["block_size"]
-        return block_size_for(auto_choice(weight, group).size if size == "auto" else size, weight.d)
+        self._watch.note()
 
     def explain(self) -> str:
         """What each weight gets, and why, in a line for each; `print` it."""
         return "\n".join(
-            told(self._weights[p], group, self._factored.kinds.get(p))
+            explain(self._weights[p], group, self._factored.kinds.get(p))
             for group in self.param_groups
             for p in group["params"]
         )
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in `torch.optim`; factors that layers have kept are dropped, too."""
-        super().zero_grad(set_to_none)
-        drop(self._weights)
 
     def _check_options(self, group: dict[str, Any]) -> None:
         """Check the options of a group, unless its plan has been made for them."""
@@ -220,7 +218,8 @@ class Flow(torch.optim.Optimizer, ABC):
         check_options(group)
         if before is not None:
             before.complain()
-        weights = [self._weights[p] for p in group["params"] if p.grad is not None]
+            self._leave(before)
+        weights = [self._weights[p] for p in group["params"] if formed(p) is not None]
         for weight in weights:
             weight.check_shape()
             state, points = self.state[weight.p], weight.points(self.state[weight.p])
@@ -235,8 +234,7 @@ class Flow(torch.optim.Optimizer, ABC):
             self._prepare(group, weight)
         states = [self.state[weight.p] for weight in weights]
         update = self._update(group)
-        size_of = partial(self._size_of, group)
-        return make_plan(group, update, weights, states, self._count, self._graphs, size_of)
+        return make_plan(group, update, weights, states, self._clock.count, self._graphs)
 
     @abstractmethod
     def _update(self, group: dict[str, Any]) -> Update:
@@ -245,9 +243,14 @@ class Flow(torch.optim.Optimizer, ABC):
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         """Make the state of a weight that is missing."""
 
-    def _step_group(self, plan: Plan, capturing: bool) -> None:
+    def _leave(self, plan: Plan) -> None:
+        """Its weights have taken all steps up to now; those to come they may miss."""
+        for one in plan.members():
+            one.weight.present_until = self._clock.time(one.weight.p.device)
+
+    def _step_group(self, plan: Plan, capturing: bool, drawn: dict[Weight, Drawn]) -> None:
         for bucket in plan.buckets:
-            bucket.step(plan.update, self._done, capturing, self._captured)
+            bucket.step(plan.update, self._clock.done, capturing, self._clock.captured)
         if capturing and plan.lots and plan.update.beta2 is not None:
             raise RuntimeError(
                 "an exact step with second moments cannot be captured in a CUDA graph: its "
@@ -255,28 +258,36 @@ class Flow(torch.optim.Optimizer, ABC):
             )
         for lot in plan.lots:
             device = lot.weights[0].p.device
-            counted, retraction = partial(self._time, device), exact_retraction(plan.group, device)
+            counted, retraction = (
+                partial(self._clock.time, device),
+                exact_retraction(plan.group, device),
+            )
             lot.step(plan.update, retraction, counted, plan.left_out, self._store)
         for one in plan.rest:
             if one.weight not in plan.left_out:
-                time = self._time(one.weight.p.device)
-                step_alone(plan.group, one, self.state[one.weight.p], time, self._store)
+                time = self._clock.time(one.weight.p.device)
+                draw = drawn.get(one.weight)
+                step_alone(one, self.state[one.weight.p], time, draw, self._store)
         for weight in plan.left_out:
             self.state[weight.p]["skipped"] += 1
 
     @torch.no_grad()
+    @no_autocast()
     def diagnose(self) -> list[Diagnosis]:
         """What the next step will do to each parameter that has a usable gradient; moves nothing.
 
         Call it between `backward` and `step`. It waits for the device, and reads all of the
         generator where a sampler or a dense step does.
         """
+        for p, weight in self._weights.items():
+            if weight.is_behind(self.state.get(p, {})):
+                weight.renew_master(self.state[p])
         reports = []
         for plan in [self._plan(group) for group in self.param_groups]:
             for one in plan.members():
                 if one.weight in plan.left_out:
                     continue
-                step = self._time(one.weight.p.device)
+                step = self._clock.time(one.weight.p.device)
                 draws = self._peek(plan.group, one)
                 if one.size == "dense":
                     retraction: Any = exact_retraction(plan.group, one.weight.p.device)
@@ -286,7 +297,7 @@ class Flow(torch.optim.Optimizer, ABC):
 
     def _peek(self, group: dict[str, Any], one: Alone) -> Draws | None:
         """Draws of the next steps of one weight, from copies; None where no sampler draws."""
-        if group["sampler"] == "uniform" or not isinstance(one.size, int):
+        if is_fused(group["sampler"]) or not isinstance(one.size, int):
             return None
         state = self.state[one.weight.p]
         samplers = deepcopy(samplers_of(state, group, one.weight, one.size))
@@ -301,31 +312,6 @@ class Flow(torch.optim.Optimizer, ABC):
             stepped.copy_(weight.view.restore(X))  # the memory had no such view, so X was a copy
         if stepped is not p:
             p.copy_(stepped)
-        weight.written = p._version
-
-    def _count(self, device: torch.device) -> Tensor:
-        """Steps that graphs have replayed on a device; made before any capture."""
-        if device not in self._replayed:
-            if is_capturing():
-                raise RuntimeError(
-                    f"the first step on {device} cannot be captured in a CUDA graph: take a step "
-                    "before the capture."
-                )
-            self._replayed[device] = torch.zeros((), dtype=torch.int64, device=device)
-        return self._replayed[device]
-
-    def _time(self, device: torch.device) -> int:
-        """Steps done before this one, on the host."""
-        return self._done + (int(self._count(device)) if self._captured else 0)
-
-    def _tick(self, capturing: bool) -> None:
-        # A graph holds the host's count as it was at the capture: from then on the devices count.
-        self._captured |= capturing
-        if self._captured:
-            for replayed in self._replayed.values():
-                replayed.add_(1)
-        else:
-            self._done += 1
 
     def _guard(self, plans: Sequence[Plan], factored: Sequence[Factored]) -> None:
         """Look at every parameter each `guard_every` steps; polish those that had drifted."""
@@ -341,59 +327,72 @@ class Flow(torch.optim.Optimizer, ABC):
     @torch.no_grad()
     def _settle(self) -> int:
         """Bring everything that is to be saved up to date, and onto the host; the steps done."""
-        steps = self._done
-        if self._captured:
-            steps += max(int(replayed) for replayed in self._replayed.values())
+        steps = self._clock.total
         self._drift.settle(self._weights, self.state)
+        for plan in self._plans.values():
+            self._leave(plan)
         for p, weight in self._weights.items():
-            if "master" in self.state.get(p, {}):
-                weight.points(self.state[p])  # a new master where somebody wrote the parameter
+            state = self.state.get(p, {})
+            if weight.is_behind(state):
+                weight.renew_master(state)
+            if "since" in state:
+                state["since"] += steps - weight.present_until
+            weight.present_until = steps
         return steps
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles; torch's own keeps only groups, state and defaults."""
         steps = self._settle()
-        return {**super().__getstate__(), "_weights": self._weights, "_done": steps}
+        return {**super().__getstate__(), "_weights": self._weights, "_steps": steps}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copied or unpickled optimiser; torch calls this in `load_state_dict`, too."""
         super().__setstate__(state)
         if "_weights" in state:
-            self._plans, self._replayed, self._captured = {}, {}, False
+            steps = self.__dict__.pop("_steps")
+            self._plans, self._clock, self._drift = {}, Clock(steps), Drift(steps)
             self._graphs = cache(Graphs)
-            self._drift = Drift(self._done)
-            self._factored = FactoredSteps()
-            for weight in self._weights.values():
-                weight.written = -1  # versions are counted anew in the copied parameter
+            self._factored, self._incoming = FactoredSteps(), None
+            self._watch, self._ranks = Watch(), Ranks()
+            self._watch.add(self._weights.values())
+        elif self._incoming is not None:
+            self._take_over(self._incoming)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
         steps = self._settle()
         packed = super().state_dict()
         for group in packed["param_groups"]:
-            group["step"] = steps
-            if isinstance(group["sampler"], Sampler):
-                group["sampler"] = type(group["sampler"]).__name__
+            pack_group(group, steps)
         for index, state in packed["state"].items():
             packed["state"][index] = {key: pack(value) for key, value in state.items()}
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; sampler objects stay those of this optimiser."""
-        ours = [self._weights[p] for group in self.param_groups for p in group["params"]]
-        check_loadable(state_dict, ours, self.defaults)
-        samplers = [group["sampler"] for group in self.param_groups]
-        super().load_state_dict(deepcopy(state_dict))
-        for group, sampler in zip(self.param_groups, samplers, strict=True):
-            self._done = group.pop("step")
-            group["sampler"] = sampler if isinstance(sampler, Sampler) else group["sampler"]
-        self._drift = Drift(self._done)
-        self._replayed.clear()
-        self._captured = False
+        # The last of the hooks, so that it sees what the user's have made of the state.
+        last = self.register_load_state_dict_pre_hook(lambda _, state: self._read(state))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            last.remove()
+            self._incoming = None
+
+    def _read(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Check and unpack a state before anything is changed."""
+        self._incoming = read_state(state_dict, self.param_groups, self._weights, self.defaults)
+        return {**state_dict, "state": {}}  # torch would cast it
+
+    def _take_over(self, loaded: Loaded) -> None:
+        """Bring in a state, between torch's loading of the groups and the user's last hooks."""
+        for group, sampler in zip(self.param_groups, loaded.samplers, strict=True):
+            group.pop("step")
+            group.pop("state_version", None)
+            group["sampler"] = sampler
+        self.state.update({p: state for p, state in loaded.states.items() if state})
+        self._clock, self._drift = Clock(loaded.steps), Drift(loaded.steps)
         self._plans.clear()
-        numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        for number, p in zip(numbers, params, strict=True):
-            saved = state_dict["state"].get(number, {})
-            group = next(g for g in self.param_groups if any(p is q for q in g["params"]))
-            self.state[p] = unpack(saved, group, self._weights[p])
+        for weight in self._weights.values():
+            weight.present_until = loaded.steps
+        # Whoever loads the weights may do so before or after: their masters are compared.
+        self._watch.suspects.update(w for w in self._weights.values() if w.is_half)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..errors import FactorError
 from ..geometry.retractions import HALVES
-from ._capture import Record, is_anything_recorded, recorded
 from ._weights import Weight
+from .factored_gradient import FactoredGradient, factored, formed
 
 Factors = Mapping[Tensor, tuple[Tensor, Tensor]]
 """For each weight the two factors of its gradient, A B^T."""
@@ -59,32 +59,30 @@ def gather(
             "the keys of `factors` must be parameters of this optimiser: got a "
             f"{type(strangers[0]).__name__} of shape {shape} that it does not have."
         )
-    found, any_recorded = [], is_anything_recorded()
+    found = []
     for group in groups:
         is_checked = False
         for p in group["params"]:
-            weight, records = weights[p], recorded(p) if any_recorded else []
-            if p not in given and not records:
+            weight, gradient = weights[p], factored(p)
+            if p not in given and gradient is None:
                 continue
             if not is_checked:
                 check_options(group)
                 is_checked = True
             weight.check_shape()
             _check_options(weight, group)
-            if records:
-                _refuse_processes(weight)  # first: DistributedDataParallel makes gradients of zeros
-            if p.grad is not None or (p in given and records):
+            if p in given and p.grad is not None:
                 raise FactorError(
                     f"{weight.name} must have one source of its gradient: it has factors and "
-                    f"{'a gradient' if p.grad is not None else 'those of a captured layer'}. "
+                    f"{'a gradient' if formed(p) is not None else 'those of a captured layer'}. "
                     "Add them up yourself, or capture all layers that use it."
                 )
-            if p in given:
+            if gradient is None:
                 _check_given(weight, given[p])
                 found.append(_oriented(weight, group, *given[p]))
             else:
-                _check_records(weight, records)
-                found.append(_joined(weight, group, records))
+                _refuse_processes(weight)
+                found.append(_joined(weight, group, gradient))
     return found
 
 
@@ -101,7 +99,7 @@ def _check_options(weight: Weight, group: dict[str, Any]) -> None:
             f'block_size={size!r} and retraction={retraction!r}. Use block_size="dense" (or '
             '"auto") and retraction="exp", or give it the gradient.'
         )
-    if len(weight.view.shape) > 3:
+    if weight.view.layout is not None:
         raise FactorError(
             f"factors need a matrix or a batch of matrices: {weight.name} has the shape "
             f"{weight.view.shape}. Give it the gradient."
@@ -132,17 +130,6 @@ def _check_given(weight: Weight, pair: tuple[Tensor, Tensor]) -> None:
             )
 
 
-def _check_records(weight: Weight, records: Sequence[Record]) -> None:
-    if any(record.version != weight.p._version for record in records):
-        raise FactorError(CHANGED.format(weight.name))
-    if any(record.kept(side) is None for record in records for side in ("left", "right")):
-        raise FactorError(
-            f"the inputs of the layer of {weight.name}, and the gradients of its outputs, must not "
-            "change between the backward pass and the step, since they are the factors: somebody "
-            "wrote to them. Step first, or give the layer a copy."
-        )
-
-
 def _refuse_processes(weight: Weight) -> None:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         size = torch.distributed.get_world_size()
@@ -154,21 +141,27 @@ def _refuse_processes(weight: Weight) -> None:
             )
 
 
-def _joined(weight: Weight, group: dict[str, Any], records: Sequence[Record]) -> Factored:
+def _joined(weight: Weight, group: dict[str, Any], gradient: FactoredGradient) -> Factored:
     """The factors of all uses of a layer, and the products that it has computed.
 
     The output of the layer, before its bias, is X B for a tall weight, what it passes back is
-    A^T X; for a wide one, whose transpose is X, the latter is X B.
+    A^T X; for a wide one, whose transpose is X, the latter is X B. Of an older weight they are not.
     """
-    left, right = (_all([r.kept(side) for r in records]) for side in ("left", "right"))
-    assert left is not None and right is not None
+    left, right = gradient.factors()
     if not len(left):  # of an empty batch the gradient is zero, and momentum goes on
         return _oriented(weight, group, *(F.new_zeros(F.shape[1], 1) for F in (left, right)))
+    left = gradient.scaled(left)
     exact = left.dtype == right.dtype == weight.p.dtype and weight.p.dtype not in HALVES
     if not exact:
         return _oriented(weight, group, left.mT, right.mT)
     A, B = left.mT[None], right.mT[None]
-    output, passed = (_all([r.kept(side) for r in records]) for side in ("output", "passed"))
+    output = passed = None
+    if all(record.version == weight.p._version for record in gradient.records):
+        output, passed = (
+            _all([record.kept(side) for record in gradient.records])
+            for side in ("output", "passed")
+        )
+    passed = None if passed is None else gradient.scaled(passed)
     if weight.view.wide:
         return Factored(weight, group, B, A, None if passed is None else passed.mT[None])
     if output is None:

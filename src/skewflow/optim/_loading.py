@@ -1,6 +1,7 @@
-"""What a saved state must be to fit an optimiser; asked before anything is changed."""
+"""Saved states: what they hold, and what they must be to fit an optimiser."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,52 +9,39 @@ from torch import Tensor
 
 from ..errors import SamplingError, ShapeError
 from ..samplers import Sampler
-from ._auto import auto_block_size
+from ._auto import choice_for
 from ._natural import KEYS
-from ._options import block_size_for, make_sampler
+from ._options import make_sampler
 from ._weights import Weight
 
+STATE_VERSION = 2
+"""The version of saved states, an entry of their groups. States of version 1 have no such entry,
+and their sampler "uniform" is "sweep" now."""
 
-def check_loadable(
-    state_dict: dict[str, Any], weights: Iterable[Weight], options: Iterable[str]
-) -> None:
-    """The state was written by one of these optimisers, for weights of these shapes in this order.
+LATER_OPTIONS = ("differentiable", "natural", "weight_decay")
+"""Options that older states do not have; torch adds the first one on unpickling."""
 
-    torch itself compares the numbers of groups and of parameters in them.
+
+@dataclass
+class Loaded:
+    """A state that fits, ready to be taken over.
+
+    Args:
+        steps: Steps done.
+        samplers: The sampler of each group.
+        states: The state of each parameter.
     """
-    groups = state_dict["param_groups"]
-    for number, group in enumerate(groups):
-        later = ("differentiable", "natural")  # torch adds the one on unpickling, FlowSGD the other
-        wanted = ("step", *(key for key in options if key not in later))
-        missing = [key for key in wanted if key not in group]
-        if missing:
-            raise ValueError(
-                f"the state must be that of the same optimiser: group {number} of the loaded state "
-                f"has no `{missing[0]}`. Nothing was changed; if another optimiser wrote it, "
-                "begin with a fresh state."
-            )
-    indices = [index for group in groups for index in group["params"]]
-    for index, weight in zip(indices, weights, strict=False):
-        saved = state_dict["state"].get(index, {})
-        lost = [key for key in KEYS if key not in saved]
-        if 0 < len(lost) < len(KEYS):
-            raise ValueError(
-                f"the loaded state must be whole: that of {weight.name} has a moment, but no "
-                f"`{lost[0]}`. Nothing was changed."
-            )
-        for key, value in saved.items():
-            n, d, k = weight.view.matrices
-            shape = {"factors_a": (n, d), "factors_b": (n, k), KEYS[0]: (n, k, k)}
-            shape |= {KEYS[1]: (2, n, 1, 1), KEYS[2]: (n, k, 1)}
-            of_points = isinstance(value, Tensor) and key in ("momentum_buffer", "master")
-            fits = tuple(value.shape[: len(shape[key])]) == shape[key] if key in shape else True
-            if not fits or (of_points and value.shape != weight.p.shape):
-                raise ShapeError(
-                    f"the loaded state must have the shapes of the weights: `{key}` of "
-                    f"{weight.name} is {tuple(value.shape)}, the weight {tuple(weight.p.shape)}. "
-                    "Nothing was changed; give the optimiser its weights in the order of the run "
-                    "that was saved."
-                )
+
+    steps: int
+    samplers: list[str | Sampler]
+    states: dict[Tensor, dict[str, Any]]
+
+
+def pack_group(group: dict[str, Any], steps: int) -> None:
+    """Make the options of a group plain data, in place."""
+    group["step"], group["state_version"] = steps, STATE_VERSION
+    if isinstance(group["sampler"], Sampler):
+        group["sampler"] = type(group["sampler"]).__name__
 
 
 def pack(value: Any) -> Any:
@@ -65,21 +53,115 @@ def pack(value: Any) -> Any:
     return value
 
 
-def unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dict[str, Any]:
+def read_state(
+    state_dict: dict[str, Any],
+    live: Sequence[dict[str, Any]],
+    weights: Mapping[Tensor, Weight],
+    options: Mapping[str, Any],
+) -> Loaded | None:
+    """Check a state, and unpack it; nothing is changed.
+
+    Args:
+        state_dict: The state.
+        live: The groups of the optimiser that loads it; sampler objects stay those of it.
+        weights: Its weights.
+        options: Its options.
+
+    Returns:
+        The state; None where the groups differ in number or length, for which torch has errors.
+
+    Raises:
+        ValueError: If another optimiser wrote it, or entries are missing.
+        ShapeError: If it belongs to weights of other shapes.
+    """
+    groups = _groups_of(state_dict, options)
+    ours, theirs = ([len(group["params"]) for group in some] for some in (live, groups))
+    if ours != theirs:
+        return None
+    samplers: list[str | Sampler] = []
+    states: dict[Tensor, dict[str, Any]] = {}
+    for group, saved_group in zip(live, groups, strict=True):
+        sampler = group["sampler"]
+        if not isinstance(sampler, Sampler):
+            sampler = saved_group["sampler"]
+            if "state_version" not in saved_group and sampler == "uniform":
+                sampler = "sweep"
+        samplers.append(sampler)
+        drawn = {**saved_group, "sampler": sampler}
+        for p, number in zip(group["params"], saved_group["params"], strict=True):
+            saved = state_dict["state"].get(number, {})
+            _check(saved, weights[p], adaptive="betas" in options)
+            states[p] = _unpack(saved, drawn, weights[p])
+    return Loaded(groups[0]["step"], samplers, states)
+
+
+def _groups_of(state_dict: dict[str, Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The groups, if one of these optimisers wrote the state."""
+    for key in ("param_groups", "state"):
+        if not isinstance(state_dict, dict) or key not in state_dict:
+            raise ValueError(
+                f"a state must have the entries 'state' and 'param_groups': {key!r} is missing. "
+                "Nothing was changed; load what `state_dict()` of this optimiser returned."
+            )
+    groups: list[dict[str, Any]] = state_dict["param_groups"]
+    wanted = ("step", *(key for key in options if key not in LATER_OPTIONS), "params")
+    for number, group in enumerate(groups):
+        missing = [key for key in wanted if key not in group]
+        if missing:
+            raise ValueError(
+                f"the state must be that of the same optimiser: group {number} of the loaded state "
+                f"has no `{missing[0]}`. Nothing was changed; if another optimiser wrote it, "
+                "begin with a fresh state."
+            )
+    return groups
+
+
+def _check(saved: dict[str, Any], weight: Weight, *, adaptive: bool) -> None:
+    """The state of one weight is whole, and of its shape."""
+    n, d, k = weight.view.matrices
+    for whole in (KEYS, ("momentum_buffer", "exp_avg_sq", "since") if adaptive else ()):
+        lost = [key for key in whole if key not in saved]
+        if 0 < len(lost) < len(whole):
+            raise ValueError(
+                f"the loaded state must be whole: that of {weight.name} has no `{lost[0]}`. "
+                "Nothing was changed; load a state that was saved in one piece."
+            )
+    shapes: dict[str, tuple[int, ...]] = {
+        "momentum_buffer": weight.view.shape,
+        "master": weight.view.shape,
+        "exp_avg_sq": (n, d),
+        "factors_a": (n, d),
+        "factors_b": (n, k),
+        KEYS[0]: (n, k, k),
+        KEYS[1]: (2, n, 1, 1),
+        KEYS[2]: (n, k, 1),
+    }
+    for key, shape in shapes.items():
+        if key not in saved:
+            continue
+        value = saved[key]
+        seen = tuple(value.shape) if isinstance(value, Tensor) else ()
+        if seen[: len(shape)] != shape if key.startswith("factors") else seen != shape:
+            raise ShapeError(
+                f"the loaded state must have the shapes of the weights: `{key}` of "
+                f"{weight.name} is {seen}, the weight {tuple(weight.p.shape)}. "
+                "Nothing was changed; give the optimiser its weights in the order of the run "
+                "that was saved."
+            )
+
+
+def _unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dict[str, Any]:
     """The saved state of one parameter, with the dtypes it was saved with.
 
     torch would cast every tensor to the parameter's dtype, and a float32 master to a half.
     """
-    p, state = weight.p, dict(saved)
-    weight.written = -1
+    state = dict(saved)
     for key, value in saved.items():
         if key == "generator":
             state[key] = torch.Generator()
             state[key].set_state(value.cpu())
         elif key == "samplers":
-            auto = group["block_size"] == "auto"
-            given = auto_block_size(weight.d, p.device) if auto else group["block_size"]
-            size = block_size_for(given, weight.d)
+            size = choice_for(weight, group).size
             if not isinstance(size, int):
                 raise SamplingError(
                     f"the state holds samplers for {weight.name}, but block_size is {size!r}. "
@@ -89,5 +171,7 @@ def unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dict
             for sampler, inner in zip(state[key], value, strict=True):
                 sampler.load_state_dict(inner)
         elif isinstance(value, Tensor):
-            state[key] = value.detach().clone().to(p.device)
+            state[key] = value.detach().clone().to(weight.p.device)
+        elif isinstance(value, list):
+            state[key] = list(value)
     return state

@@ -19,7 +19,7 @@ from ._polar import polar_step
 from ._replayed import Replayed, has_graph, on_device
 from ._single import single_of
 from ._tangent import tangent_part
-from ._weights import Weight
+from ._weights import Weight, steps_taken
 
 
 class Lot:
@@ -123,8 +123,6 @@ class Lot:
             fixed = (update.momentum, update.nesterov, update.maximize, retraction, precision)
             if self._replayed(move, grads, update.lr, fixed):
                 increment_version(self._params)
-                for weight in self.weights:
-                    weight.written = weight.p._version
         else:
             move(grads, on_device(update.lr, grads[0].device) if on_cuda else update.lr)
         if on_cuda and not self._skip:
@@ -156,7 +154,7 @@ class Lot:
         if update.beta2 is not None:
             steps = time()
             moved = [
-                row_moments(state["exp_avg_sq"], part, steps - state["since"], update)
+                row_moments(state["exp_avg_sq"], part, steps_taken(state, steps), update)
                 for state, part in zip(states, torch.split(G, n), strict=True)
             ]
             w = _batch(moved)

@@ -1,5 +1,7 @@
 """The options of a parameter group: checked once, and turned into what a step needs."""
 
+import math
+import operator
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Literal
@@ -9,81 +11,201 @@ import torch
 from .. import _validate
 from ..errors import BlockSizeError
 from ..samplers import (
+    Balanced,
     HeavyMatchings,
     HRegular,
     Optimal,
     RelabelledRoundRobin,
     RoundRobin,
     Sampler,
-    Uniform,
+    Sparsified,
 )
 
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {
-    "uniform": Uniform,
     "round_robin": lambda s: RoundRobin(block_size=s),
     "relabelled_round_robin": RelabelledRoundRobin,
     "h_regular": HRegular,
+    "balanced": Balanced,
     "optimal": Optimal,
     "heavy_matchings": lambda s: HeavyMatchings(),
 }
-"""Samplers by name, given the block size."""
+"""Samplers on the host by name, given the block size."""
+
+FUSED_SAMPLERS = ("sweep", "uniform")
+"""Samplers that the kernels draw by themselves."""
+
+
+def is_fused(sampler: str | Sampler) -> bool:
+    """Whether the kernels draw the blocks, so that no sampler runs on the host."""
+    return isinstance(sampler, str) and sampler in FUSED_SAMPLERS
 
 
 def check_options(group: dict[str, Any]) -> None:
-    """Every option is of its kind and fits the others."""
-    lr = group.get("lr")
-    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
-        raise ValueError(f"`lr` must be a number or one element: got shape {tuple(lr.shape)}.")
-    for name in ("lr", "momentum"):
-        if name in group and not group[name] >= 0:
-            raise ValueError(f"`{name}` must be at least 0: got {group[name]}.")
-        if name in group and group[name] == float("inf"):
-            raise ValueError(f"`{name}` must be finite: got {group[name]}.")
-    if len(group.get("betas", (0, 0))) != 2:
-        raise ValueError(f"`betas` must be two numbers: got {group['betas']}.")
-    for place, beta in enumerate(group.get("betas", ())):
-        if not 0 <= beta < 1:
-            raise ValueError(f"`betas` must lie in [0, 1): got {beta} at place {place}.")
-    if not group.get("eps", 1.0) > 0:
-        raise ValueError(
-            f"`eps` must be above 0, as rows may have no gradient: got {group['eps']}."
-        )
+    """Every option is of its kind and fits the others.
+
+    Whole numbers of other types, such as numpy's, become Python's.
+    """
+    _check_lr(group["lr"])
+    for name in ("maximize", "nesterov", "natural"):
+        if not isinstance(group.get(name, False), bool):
+            raise TypeError(f"`{name}` must be True or False: got {group[name]!r}.")
+    if group["foreach"] not in (None, True, False):
+        raise TypeError(f"`foreach` must be None, True or False: got {group['foreach']!r}.")
+    _check_moments(group)
+    group["seed"] = _whole(group["seed"], "seed", most=2**63 - 1)
+    group["guard_every"] = _whole(group["guard_every"], "guard_every")
     _validate.count(group.get("factor_window", 1), "factor_window")
-    if group.get("nesterov") and not group["momentum"] > 0:
-        raise ValueError(f"`nesterov` needs a momentum above 0: got {group['momentum']}.")
-    natural = group.get("natural", False)
-    if not isinstance(natural, bool):
-        raise TypeError(f"`natural` must be True or False: got {natural!r}.")
-    if natural and "betas" in group:
-        raise ValueError("`natural` is an option of FlowSGD: FlowAdam has other second moments.")
-    if natural and group["momentum"] > 0:
-        raise ValueError(
-            f"natural steps have no momentum, they remember otherwise: got {group['momentum']}. "
-            "Set `momentum` to 0, or `natural` to False."
-        )
-    size, sampler, retraction = group["block_size"], group["sampler"], group["retraction"]
-    if isinstance(size, bool) or not (size in ("auto", "dense") or isinstance(size, int)):
-        raise BlockSizeError(
-            f'`block_size` must be an integer from 2 on, "dense" or "auto": got {size!r}.'
-        )
-    if isinstance(size, int) and size < 2:
-        raise BlockSizeError(f"`block_size` must be at least 2, a matching: got {size}.")
-    if not isinstance(sampler, Sampler):
-        _validate.one_of(sampler, tuple(sorted(SAMPLERS)), "sampler")
-    if sampler == "heavy_matchings" and size not in (2, "auto"):
-        raise BlockSizeError(f"heavy matchings have block_size=2: got {size!r}.")
-    if natural and (isinstance(size, int) or retraction != "exp"):
-        raise ValueError(
-            f"natural steps are exact exponentials: got block_size={size!r} and "
-            f'retraction={retraction!r}. Use block_size="dense" or "auto", and retraction="exp".'
-        )
     _validate.one_of(group["nonfinite"], ("raise", "skip"), "nonfinite")
-    _validate.one_of(retraction, ("exp", "cayley", "polar"), "retraction")
-    if retraction == "polar" and size != "dense":
+    _validate.one_of(group["retraction"], ("exp", "cayley", "polar"), "retraction")
+    _refuse_weight_decay(group)
+    _check_block_size(group)
+    _check_sampler(group)
+    _check_natural(group)
+    size = group["block_size"]
+    if group["retraction"] == "polar" and size != "dense":
         raise ValueError(
             f'`retraction="polar"` is a dense step: got block_size={size!r}. '
             'Use block_size="dense", or retraction="exp".'
         )
+
+
+def _check_lr(lr: Any) -> None:
+    if isinstance(lr, torch.Tensor):
+        if lr.numel() != 1:
+            raise ValueError(f"`lr` must be a number or one element: got shape {tuple(lr.shape)}.")
+        if lr.is_complex() or lr.dtype == torch.bool:
+            raise TypeError(f"`lr` must be a real number: got a tensor of {lr.dtype}.")
+        lr = float(lr)
+    _number(lr, "lr")
+
+
+def _check_moments(group: dict[str, Any]) -> None:
+    """Momentum, betas, eps."""
+    if "momentum" in group and _number(group["momentum"], "momentum") >= 1:
+        raise ValueError(
+            f"`momentum` must be below 1: got {group['momentum']}. From 1 on old gradients never "
+            "fade, and the momentum grows without bound."
+        )
+    if group.get("nesterov") and not group["momentum"] > 0:
+        raise ValueError(f"`nesterov` needs a momentum above 0: got {group['momentum']}.")
+    betas = group.get("betas", (0, 0))
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise ValueError(f"`betas` must be two numbers, as (0.9, 0.999): got {betas!r}.")
+    for place, beta in enumerate(betas):
+        if not 0 <= _real(beta, "betas") < 1:
+            raise ValueError(f"`betas` must lie in [0, 1): got {beta} at place {place}.")
+    if not _number(group.get("eps", 1.0), "eps") > 0:
+        raise ValueError(
+            f"`eps` must be above 0, as rows may have no gradient: got {group['eps']}."
+        )
+
+
+def _refuse_weight_decay(group: dict[str, Any]) -> None:
+    decay = group.get("weight_decay", 0)
+    if _number(decay, "weight_decay") > 0:
+        raise ValueError(
+            f"`weight_decay` must be 0 for orthogonal weights: got {decay}. Decay pulls a matrix "
+            "towards zero, and the norm of an orthogonal one never changes, so there is nothing to "
+            "decay. Set it to 0 in this group; decay the other weights in their own optimiser."
+        )
+
+
+def _check_block_size(group: dict[str, Any]) -> None:
+    size = group["block_size"]
+    if size in ("auto", "dense"):
+        return
+    try:
+        if isinstance(size, bool):
+            raise TypeError
+        group["block_size"] = size = operator.index(size)
+    except TypeError:
+        raise BlockSizeError(
+            f'`block_size` must be an integer from 2 on, "dense" or "auto": got {size!r}.'
+        ) from None
+    if size < 2:
+        raise BlockSizeError(f"`block_size` must be at least 2, a matching: got {size}.")
+
+
+def _check_sampler(group: dict[str, Any]) -> None:
+    """The sampler is known, and draws blocks of the size that the group asks for."""
+    size, sampler = group["block_size"], group["sampler"]
+    if isinstance(sampler, Sampler):
+        own = own_block_size(sampler)
+        if isinstance(size, int) and own is not None and own != size:
+            raise BlockSizeError(
+                f"`block_size` and `sampler` must agree: got block_size={size} and {sampler!r}, "
+                f"which draws blocks of {own}. Leave `block_size` out, or set it to {own!r}."
+            )
+    else:
+        _validate.one_of(sampler, (*FUSED_SAMPLERS, *sorted(SAMPLERS)), "sampler")
+    if size == "dense" and sampler != "sweep":
+        raise ValueError(
+            f"`sampler` draws blocks, and exact steps have none: got block_size={size!r} and "
+            f"sampler={sampler!r}. Leave `sampler` out, or give a block size."
+        )
+    if sampler == "heavy_matchings" and size not in (2, "auto"):
+        raise BlockSizeError(f"heavy matchings have block_size=2: got {size!r}.")
+
+
+def _check_natural(group: dict[str, Any]) -> None:
+    if not group.get("natural", False):
+        return
+    size, retraction = group["block_size"], group["retraction"]
+    if "betas" in group:
+        raise ValueError("`natural` is an option of FlowSGD: FlowAdam has other second moments.")
+    if group["momentum"] > 0:
+        raise ValueError(
+            f"`natural=True` cannot be combined with momentum: got {group['momentum']}. "
+            "Set `momentum` to 0, or `natural` to False."
+        )
+    if isinstance(size, int) or retraction != "exp":
+        raise ValueError(
+            f"natural steps are exact exponentials: got block_size={size!r} and "
+            f'retraction={retraction!r}. Use block_size="dense" or "auto", and retraction="exp".'
+        )
+
+
+def _real(value: Any, name: str) -> float:
+    """A real number."""
+    try:
+        if isinstance(value, str | bytes | bool | None):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"`{name}` must be a number: got {value!r}, a {type(value).__name__}."
+        ) from None
+
+
+def _number(value: Any, name: str) -> float:
+    """A finite real number of at least 0."""
+    number = _real(value, name)
+    if not number >= 0:
+        raise ValueError(f"`{name}` must be at least 0: got {value}.")
+    if math.isinf(number):
+        raise ValueError(f"`{name}` must be finite: got {value}.")
+    return number
+
+
+def _whole(value: Any, name: str, most: int | None = None) -> int:
+    """A whole number of at least 0, as an int."""
+    bound = "" if most is None else f" and at most {most}"
+    rule = f"`{name}` must be a whole number of at least 0{bound}: got {value!r}."
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        raise TypeError(rule) from None
+    if number < 0 or (most is not None and number > most):
+        raise ValueError(rule)
+    return number
+
+
+def own_block_size(sampler: Sampler) -> int | None:
+    """The block size that a sampler object draws; None where its blocks differ, or are unknown."""
+    if isinstance(sampler, HeavyMatchings | Sparsified):
+        return 2
+    size = getattr(sampler, "block_size", None)
+    return size if isinstance(size, int) else None
 
 
 def block_size_for(block_size: int | str, d: int) -> int | str:

@@ -12,12 +12,14 @@ from ..errors import NonFiniteGradientError
 from ..kernels._dispatch import has_kernel
 from ..kernels._graphs import Graphs
 from ..kernels.update import LARGEST_GRADIENT, Update
+from ._auto import choice_for
 from ._bucket import Bucket
 from ._guard import SMALL
 from ._lot import Lot
-from ._options import exact_retraction
+from ._options import exact_retraction, is_fused
 from ._small_polar import has_small_kernel
 from ._weights import Weight
+from .factored_gradient import formed
 
 SWITCHES = (
     "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "natural",
@@ -70,7 +72,6 @@ class Plan:
     def __post_init__(self) -> None:
         self._bad: set[Weight] = set()
         self._exact = {weight for lot in self.lots for weight in lot.weights}
-        self.half = [one.weight for one in self.members() if one.weight.is_half]
 
     def same_numbers(self, group: dict[str, Any]) -> bool:
         """Whether `update` still says what the options say."""
@@ -95,9 +96,7 @@ class Plan:
             return False
         if any(states.get(p) is not state for p, state in self.states):
             return False
-        if any(state.get(key) is not tensor for state, key, tensor in self.held):
-            return False
-        return not any(weight.stale for weight in self.half)
+        return all(state.get(key) is tensor for state, key, tensor in self.held)
 
     def draws_otherwise(self, group: dict[str, Any]) -> bool:
         """Whether samplers and generators made for this plan do not serve the group any more."""
@@ -170,7 +169,6 @@ def make_plan(
     states: Sequence[dict[str, Any]],
     count: Callable[[torch.device], Tensor],
     graphs: Callable[[torch.device], Graphs],
-    size_of: Callable[[Weight], int | str],
 ) -> Plan:
     """Sort the weights into buckets, lots and the rest.
 
@@ -181,7 +179,6 @@ def make_plan(
         states: Their states.
         count: The count of replayed steps on a device.
         graphs: What makes CUDA graphs there.
-        size_of: The block size of a weight, or "dense".
     """
     skip = group["nonfinite"] == "skip"
     buckets: dict[Any, list[tuple[Weight, dict[str, Any]]]] = defaultdict(list)
@@ -192,8 +189,8 @@ def make_plan(
         count(weight.p.device)
         if skip and "skipped" not in state:
             state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
-        size = size_of(weight)
-        fused = group["sampler"] == "uniform" or size == "dense"
+        size = choice_for(weight, group).size
+        fused = is_fused(group["sampler"]) or size == "dense"
         retraction = exact_retraction(group, weight.p.device)
         key = _bucket_key(weight, state, size, update, retraction) if fused else None
         alone = id(weight) if group["foreach"] is False else None
@@ -267,7 +264,7 @@ def _lot_key(weight: Weight, state: dict[str, Any]) -> tuple[Any, ...]:
 
 def place(p: Tensor) -> tuple[Any, ...] | None:
     """What a plan takes for granted about a parameter and its gradient."""
-    grad = p.grad
+    grad = formed(p)
     if grad is None:
         return None
     strides = None if grad.is_sparse else grad.stride()

@@ -1,22 +1,39 @@
 """Steps with any sampler: the estimate is drawn on the host, matrix by matrix."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .._typing import MatrixBlocks
+from ..kernels._dispatch import rotate_
 from ..kernels.permutation.reference import make_key, scalar
-from ..kernels.rotate_blocks.reference import divide_blocks, rotate_blocks
-from ..kernels.update import Update, apart, beside, direction
+from ..kernels.rotate_blocks.reference import divide_blocks
+from ..kernels.update import Update, direction
 from ..samplers import Sampler
 from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.partitions import Partition
 from ._options import make_sampler
 from ._weights import Weight
 
 
-def sampled_step_(
+@dataclass
+class Drawn:
+    """What the samplers of a weight have drawn for one step.
+
+    Args:
+        estimates: For each matrix the blocks of rows, and the estimate inside of them.
+        squares: The new second moments of the rows, or None.
+    """
+
+    estimates: list[tuple[Partition, MatrixBlocks]]
+    squares: Float[Tensor, "n d"] | None
+
+
+def draw(
     X: Float[Tensor, "n d k"],
     G: Float[Tensor, "n d k"],
     M: Float[Tensor, "n d k"] | None,
@@ -24,24 +41,36 @@ def sampled_step_(
     samplers: Sequence[Sampler],
     generator: torch.Generator,
     moments: Float[Tensor, "n d"] | None = None,
-) -> None:
-    """One step in place, with one sampler for each matrix; the momentum M turns with its rows.
+) -> list[tuple[Partition, MatrixBlocks]]:
+    """The estimates of a step, with one sampler for each matrix; no tensor is changed.
 
     Second moments of the rows, if given, divide the drawn planes.
     """
-    D, new = direction(G.to(X.dtype), M, update)
-    both = zip(X, D, beside(X, new), samplers, strict=True)
-    for b, (X_b, D_b, XM_b, sampler) in enumerate(both):
+    D, _ = direction(G.to(X.dtype), M, update)
+    estimates = []
+    for b, (X_b, D_b, sampler) in enumerate(zip(X, D, samplers, strict=True)):
         W = EdgeWeights(X_b, D_b)
         t = sampler.sample(W, generator=generator)
         blocks = t.blocks(W)
         if moments is not None:
             blocks = divide_blocks(blocks, t.partition, moments[b])
-        turned = rotate_blocks(XM_b, t.partition, blocks, -update.lr, update.retraction)
-        X_new, M_new = apart(turned, X.shape[-1])
-        X_b.copy_(X_new)
-        if M is not None and M_new is not None:
-            M[b].copy_(M_new)
+        estimates.append((t.partition, blocks))
+    return estimates
+
+
+def turn_(
+    X: Float[Tensor, "n d k"],
+    G: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
+    update: Update,
+    estimates: Sequence[tuple[Partition, MatrixBlocks]],
+) -> None:
+    """Take the step that was drawn, in place; the momentum M turns with its rows."""
+    _, new = direction(G.to(X.dtype), M, update)
+    if M is not None and new is not None:
+        M.copy_(new)
+    for b, (partition, blocks) in enumerate(estimates):
+        rotate_(X[b], None if M is None else M[b], partition, blocks, update)
 
 
 def samplers_of(

@@ -11,7 +11,7 @@ from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update
 from ._dense import adapted_step, exp_step
 from ._polar import step_on_host
-from ._weights import Weight
+from ._weights import Weight, steps_taken
 
 
 class Single:
@@ -44,7 +44,7 @@ class Single:
         G = -G if update.maximize else G
         moments = None
         if update.beta2 is not None:
-            done = time() - self._state["since"]
+            done = steps_taken(self._state, time())
             moments = row_moments(self._state["exp_avg_sq"], G[None], done, update)[0]
         D = G if M is None else torch.add(G, M, alpha=update.momentum, out=M)
         tangent: Tensor | None

@@ -3,16 +3,25 @@
 import sys
 from dataclasses import dataclass
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor
 
 from .. import _validate
-from ..errors import BlockSizeError, NotOnManifoldError, ShapeError
+from ..errors import BlockSizeError, DtypeError, NotOnManifoldError, ShapeError
 from ..geometry.checks import check_stiefel
 from ..geometry.matrices import MatrixView
 from ..geometry.project import project
 from ..geometry.retractions import HALVES
+
+NEAR = 0.1
+"""Largest distance of a singular value from 1 at which a weight that somebody else wrote is brought
+to the nearest orthogonal one. Rounding to bfloat16 leaves 0.01, averages of a run's weights 0.05;
+an initialisation that is not orthogonal is beyond it."""
+
+ROUNDING = 1e-3
+"""Distance up to which a cast explains it, and nobody needs to hear of it."""
 
 
 @dataclass(eq=False)
@@ -24,15 +33,14 @@ class Weight:
         name: What error messages call it.
         view: How it is seen as (n, d, k).
         stream: Number of its first matrix among all matrices of the optimiser.
-        written: The parameter's version when the optimiser last wrote it; a master copy is stale
-            when somebody else has written since.
+        present_until: Steps of the optimiser up to which its absences are counted.
     """
 
     p: Tensor
     name: str
     view: MatrixView
     stream: int
-    written: int = -1
+    present_until: int = 0
 
     @property
     def num_matrices(self) -> int:
@@ -45,11 +53,6 @@ class Weight:
         return self.view.matrices[1]
 
     @property
-    def stale(self) -> bool:
-        """Somebody else has written to a half parameter since its master was brought to it."""
-        return self.is_half and self.written >= 0 and self.p._version != self.written
-
-    @property
     def is_half(self) -> bool:
         """It is stepped through a float32 master."""
         return self.p.dtype in HALVES
@@ -57,14 +60,57 @@ class Weight:
     def points(self, state: dict[str, Any]) -> Tensor:
         """The tensor that is stepped: the parameter, or the float32 master of a half one."""
         if not self.is_half:
+            state.pop("master", None)  # of a model that was cast to more digits
             return self.p
-        if "master" not in state or self.stale:
-            # The stored half is orthonormal only to its own rounding: start from the nearest point.
-            nearest = project(self.view(self.p).float())
-            state["master"] = self.view.restore(nearest).clone(memory_format=torch.preserve_format)
-            self.written = self.p._version
+        if "master" not in state:
+            self.renew_master(state)
         master: Tensor = state["master"]
         return master
+
+    def renew_master(self, state: dict[str, Any]) -> None:
+        """Begin with the orthogonal matrices nearest to the halves, which are rounded."""
+        nearest = project(self.view(self.p.detach()).float())
+        state["master"] = self.view.restore(nearest).clone(memory_format=torch.preserve_format)
+
+    def is_behind(self, state: dict[str, Any]) -> bool:
+        """The master of a half weight is not what the weight is; waits for the device."""
+        if not self.is_half or "master" not in state:
+            return False
+        master: Tensor = state["master"]
+        return not torch.equal(self.p.detach(), master.to(self.p.dtype))
+
+    def nearest(self) -> Tensor | None:
+        """The orthogonal weight nearest to what somebody else wrote; None where it is orthogonal.
+
+        Raises:
+            NotOnManifoldError: If it is too far away to be meant.
+        """
+        self.check_shape()
+        X = self.view(self.p.detach())
+        if bool(torch.isfinite(X).all()):
+            if check_stiefel(X):
+                return None
+            U, S, Vh = torch.linalg.svd(X.float() if self.is_half else X, full_matrices=False)
+            off = float((S - 1).abs().max())
+            if ROUNDING < off <= NEAR:
+                warn(
+                    f"{self.name} was written by something other than its optimiser, and is not "
+                    f"orthogonal: a singular value is {off:.1e} from 1. The nearest orthogonal "
+                    "weight replaces it. If another optimiser has this weight, too, take it out of "
+                    "that one; after loading rounded or averaged weights nothing is wrong.",
+                    stacklevel=2,
+                )
+            if off <= NEAR:
+                return self.view.restore((U @ Vh).to(X.dtype))
+            what = f"a singular value is {off:.1e} from 1, where {NEAR} is the most"
+        else:
+            what = "it holds NaN or infinity"
+        raise NotOnManifoldError(
+            f"{self.name} of shape {tuple(self.p.shape)} must stay orthogonal, and something other "
+            f"than its optimiser has written to it: {what}. Load orthogonal weights, call "
+            "`skewflow.nn.project_` on it for the nearest or `skewflow.nn.orthogonal_` for random "
+            "ones, or give it to another optimiser."
+        )
 
     def check_shape(self) -> None:
         """The parameter still has the shape it was admitted with."""
@@ -75,14 +121,7 @@ class Weight:
             )
 
     def check(self) -> None:
-        """The parameter is whole, real, floating, finite, large enough, and on the manifold."""
-        if _is_sharded(self.p):
-            raise TypeError(
-                f"{self.name} must be a whole tensor: it is a DTensor, as `fully_shard` makes it. "
-                "Sharded weights are not supported: leave it out of the sharding (`fully_shard` "
-                "takes `ignored_params`), or use DistributedDataParallel."
-            )
-        _validate.floating(self.p, self.name)
+        """The parameter is finite, large enough, and on the manifold."""
         if any(
             n > 1 and stride == 0 for n, stride in zip(self.p.shape, self.p.stride(), strict=True)
         ):
@@ -96,16 +135,67 @@ class Weight:
                 "is nothing to rotate. Give it to another optimiser."
             )
         _validate.matrix(self.p.detach().reshape(self.view.shape[0], -1), self.name)
-        check = check_stiefel(self.view(self.p.detach()))
-        if not check:
-            raise NotOnManifoldError(
-                f"{self.name} of shape {tuple(self.p.shape)} must be orthogonal to begin with. "
-                f"{check.reason} To start from a random orthogonal weight call "
-                "`skewflow.nn.orthogonal_` on it before the optimiser is made."
+        X = self.view(self.p.detach())
+        check = check_stiefel(X)
+        if check:
+            return
+        way_out = (
+            "To start from a random orthogonal weight call `skewflow.nn.orthogonal_` on it before "
+            "the optimiser is made."
+        )
+        if X.dtype == torch.float64 and check_stiefel(X.float()):
+            way_out = (
+                "It is orthogonal to the digits of float32, as after `model.double()`: call "
+                "`skewflow.nn.project_` on it, or cast the model before `orthogonal_`."
             )
+        raise NotOnManifoldError(
+            f"{self.name} of shape {tuple(self.p.shape)} must be orthogonal to begin with. "
+            f"{check.reason} {way_out}"
+        )
 
 
-def _is_sharded(p: Tensor) -> bool:
+def steps_taken(state: dict[str, Any], steps: int) -> int | Tensor:
+    """How many steps a weight with second moments has taken, after `steps` of its optimiser.
+
+    Steps without a gradient, and those it was left out of, do not count. On CUDA the latter are
+    known only there.
+    """
+    skipped = state.get("skipped", 0)
+    if isinstance(skipped, Tensor) and skipped.device.type == "cpu":
+        skipped = int(skipped)
+    taken: int | Tensor = steps - state["since"] - skipped
+    return taken
+
+
+def check_kind(p: Tensor, name: str) -> None:
+    """The parameter is a whole, real, floating-point tensor with memory."""
+    if _is_dtensor(p):
+        raise TypeError(
+            f"{name} must be a whole tensor: it is a DTensor, as `fully_shard` makes it. "
+            "Sharded weights are not supported: leave it out of the sharding (`fully_shard` "
+            "takes `ignored_params`), or use DistributedDataParallel."
+        )
+    if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
+        raise TypeError(
+            f"{name} must be a whole tensor: it is a flat shard, as FullyShardedDataParallel makes "
+            "it. Sharded weights are not supported: leave the layer out of the sharding "
+            "(`ignored_modules`), or use DistributedDataParallel."
+        )
+    if p.dtype not in _validate.FLOATS:
+        raise DtypeError(
+            f"{name} must be a real floating-point tensor: it is of {p.dtype}. Unitary weights are "
+            "not supported: give it to another optimiser, or keep real and imaginary parts."
+            if p.is_complex()
+            else f"{name} must be a real floating-point tensor: it is of {p.dtype}. Cast it first."
+        )
+    if p.device.type == "meta":
+        raise ValueError(
+            f"{name} must have memory: it is on the meta device. Call `to_empty` and initialise "
+            "the model, `orthogonal_` for this weight, before the optimiser is made."
+        )
+
+
+def _is_dtensor(p: Tensor) -> bool:
     # There is no DTensor before its module is imported, which takes a second.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(p, module.DTensor)

@@ -21,6 +21,7 @@ from ..tournaments.tournament import Tournament
 from ._dense import forms_omega
 from ._plan import Alone
 from ._polar import LARGEST_TURN
+from ._weights import steps_taken
 
 Draws = Callable[[int, EdgeWeights], Tournament]
 """The next draw of a sampler for matrix b."""
@@ -35,8 +36,8 @@ class Diagnosis:
         block_size: s, or "dense".
         variance_ratio: $E\|\hat\Omega\|_F^2 / \|\Omega\|_F^2$ of the estimate (Sec. 5): 1 is exact,
             1/P(e) uniform. Exact for the uniform law, a mean of 16 draws for other samplers.
-        acceptance_rate: Partitions kept over partitions drawn; 1 where nothing is rejected. Of
-            several matrices it is that of the worst, and so is the variance ratio.
+        acceptance_rate: Partitions (of `Balanced`: edges) kept over those drawn; 1 where nothing is
+            rejected. Of several matrices it is that of the worst, and so is the variance ratio.
         largest_angle: The largest angle, in radians, by which the next step turns a plane.
         orthogonality_error: The largest $\|X^\top X - I\|_F / \sqrt k$ of its matrices.
         polishes: How often the drift guard had to correct it.
@@ -74,7 +75,7 @@ def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) 
     D, _ = direction(G.to(X.dtype), M, update)
     w = None
     if update.beta2 is not None:
-        w = row_moments(state["exp_avg_sq"].clone(), G, step, update)
+        w = row_moments(state["exp_avg_sq"].clone(), G, steps_taken(state, step), update)
     ratio, rate, angle = 1.0, 1.0, 0.0
     for b in range(len(X)):
         w_b = None if w is None else w[b].cpu()
@@ -84,7 +85,7 @@ def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) 
             continue
         W = EdgeWeights(X_b, D_b)
         if draws is None:
-            t = _uniform_draw(weight.d, one.size, update.seed, weight.stream + b, step)
+            t = _fused_draw(weight.d, one.size, update, weight.stream + b, step)
             ratio = float(1 / edge_probability(weight.d, one.size))
         else:
             drawn = [draws(b, W) for _ in range(NUM_DRAWS)]
@@ -104,11 +105,11 @@ def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) 
     )
 
 
-def _uniform_draw(d: int, block_size: int, seed: int, stream: int, step: int) -> Tournament:
+def _fused_draw(d: int, block_size: int, update: Update, stream: int, step: int) -> Tournament:
     """The subtournament that the fused step number `step` turns."""
-    time = torch.tensor(step)
+    time, seed = torch.tensor(step), update.seed
     if block_size == 2:
-        pairs, alone = matching_at(d, seed, stream, time)
+        pairs, alone = matching_at(d, seed, stream, time, independent=update.independent)
         partition = Partition.of([*pairs.tolist(), *[[i] for i in alone.tolist()]])
     else:
         order = order_at(d, seed, stream, time)

@@ -34,13 +34,14 @@ class FlowAdam(Flow):
         block_size: s; "dense"; or "auto": on a CPU exact steps where they are cheap, as in
             `FlowSGD`, else the largest of the sizes measured whose step costs at most twice that of
             SGD.
-        sampler: "uniform", another name, or a `Sampler`.
+        sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`.
         retraction: "exp", "cayley", or, for dense steps, "polar".
         maximize: Ascend.
         seed: Seed of every draw.
         guard_every: As in `FlowSGD`.
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False launches the CUDA kernels once for each parameter.
+        weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
         >>> from skewflow.nn import orthogonal_
@@ -63,7 +64,7 @@ class FlowAdam(Flow):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         block_size: int | Literal["dense", "auto"] = "auto",
-        sampler: str | Sampler = "uniform",
+        sampler: str | Sampler = "sweep",
         retraction: Literal["exp", "cayley", "polar"] = "exp",
         maximize: bool = False,
         seed: int = 0,
@@ -71,6 +72,7 @@ class FlowAdam(Flow):
         guard_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -84,6 +86,7 @@ class FlowAdam(Flow):
             "guard_every": guard_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
+            "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)
 
@@ -97,13 +100,23 @@ class FlowAdam(Flow):
             retraction=group["retraction"],
             beta2=float(beta2),
             eps=float(group["eps"]),
+            independent=group["sampler"] == "uniform",
         )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copied or loaded optimiser; options that are newer than a saved one have defaults."""
+        super().__setstate__(state)
+        for options in (self.defaults, *self.param_groups):
+            options.setdefault("weight_decay", 0.0)
+
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
-        state = self.state[weight.p]
+        state, now = self.state[weight.p], self._clock.time(weight.p.device)
         if "momentum_buffer" not in state:
             points = weight.points(state)
             state["momentum_buffer"] = torch.zeros_like(points)
             shape = weight.num_matrices, weight.d
             state["exp_avg_sq"] = torch.zeros(shape, dtype=points.dtype, device=points.device)
-            state["since"] = self._time(points.device)  # the moments are corrected from here
+            state["since"] = now  # steps before it came
+        else:
+            state["since"] += now - weight.present_until  # and steps without a gradient
+        weight.present_until = now

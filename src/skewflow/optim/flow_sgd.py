@@ -9,7 +9,6 @@ from torch import Tensor
 from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
-from ._capture import recorded
 from ._flow import Flow
 from ._weights import Weight
 
@@ -36,9 +35,15 @@ class FlowSGD(Flow):
             where they are cheap, and elsewhere for the largest of the sizes measured whose step
             costs at most twice that of SGD; see `explain`. Matrices with no more than s rows are
             stepped exactly.
-        sampler: "uniform" is fused and reads only the blocks it draws. "round_robin",
-            "relabelled_round_robin", "h_regular", "optimal", "heavy_matchings", or a `Sampler`,
-            run on the host; the last three read all of $\Omega$.
+        sampler: How blocks are drawn. "sweep" and "uniform" are fused, read only the blocks they
+            draw, and every step by itself has the uniform law. At s = 2 "sweep" goes through a
+            relabelled round robin: every plane turns once in d - 1 steps (d for odd d), so steps
+            depend on one another. "uniform" draws each step independently, as Theorem 5.1 assumes.
+            Larger blocks are drawn independently by both. "round_robin",
+            "relabelled_round_robin", "h_regular", "balanced", "optimal", "heavy_matchings", or a
+            `Sampler`, run on the host. "balanced" has the law of "h_regular", reads a few entries
+            of $\Omega$ if they are of similar size, and refuses others with a `BalanceError`;
+            "h_regular", "optimal" and "heavy_matchings" read all of $\Omega$.
         retraction: "exp", "cayley", or, for dense steps, "polar": the tangent step and the nearest
             point, which turns no plane by more than 69 degrees.
         maximize: Ascend.
@@ -65,6 +70,8 @@ class FlowSGD(Flow):
             as in a least-squares fit, and the steps become shorter by themselves; a gradient ten
             times as long as the first one begins the moment anew. For gradients in factors only,
             without momentum; see docs/explanation/which-step.md.
+        weight_decay: Must be 0: the norm of an orthogonal weight never changes. It is there for
+            groups that are shared with other optimisers.
 
     Example:
         >>> from skewflow.nn import orthogonal_
@@ -87,7 +94,7 @@ class FlowSGD(Flow):
         momentum: float = 0.0,
         nesterov: bool = False,
         block_size: int | Literal["dense", "auto"] = "auto",
-        sampler: str | Sampler = "uniform",
+        sampler: str | Sampler = "sweep",
         retraction: Literal["exp", "cayley", "polar"] = "exp",
         maximize: bool = False,
         seed: int = 0,
@@ -97,6 +104,7 @@ class FlowSGD(Flow):
         foreach: bool | None = None,
         factor_window: int = 4,
         natural: bool = False,
+        weight_decay: float = 0.0,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -112,6 +120,7 @@ class FlowSGD(Flow):
             "foreach": foreach,
             "factor_window": factor_window,
             "natural": natural,
+            "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)
 
@@ -123,6 +132,7 @@ class FlowSGD(Flow):
             nesterov=group["nesterov"],
             maximize=group["maximize"],
             retraction=group["retraction"],
+            independent=group["sampler"] == "uniform",
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -130,6 +140,7 @@ class FlowSGD(Flow):
         super().__setstate__(state)
         for options in (self.defaults, *self.param_groups):
             options.setdefault("natural", False)
+            options.setdefault("weight_decay", 0.0)
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state = self.state[weight.p]
@@ -147,14 +158,3 @@ class FlowSGD(Flow):
             )
         if group["momentum"] > 0 and "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(weight.points(state))
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """What a `GradScaler` asks for before a step: it would leave its scale in the factors."""
-        kept = [weight.name for p, weight in self._weights.items() if recorded(p)]
-        if kept:
-            raise FactorError(
-                f"a GradScaler divides gradients only: {', '.join(kept)} have factors, in which "
-                "its scale would stay. Remove their capture, or do without the scaler."
-            )
-        return False

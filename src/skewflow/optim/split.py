@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from ..errors import ShapeError
+from ..geometry.layouts import record_layouts
 
 Named = list[tuple[str, nn.Parameter]]
 Names = dict[nn.Parameter, list[str]]
@@ -21,8 +22,9 @@ def split_parameters(
     The first list goes to `FlowSGD`, the second to any optimiser of torch; names go with the
     parameters, so that errors can say which weight they mean. Together the lists hold every
     parameter of the model once: a shared one under its first name, but chosen if any of its names
-    is; frozen ones too, which optimisers leave alone until they have a gradient. No weight is
-    changed: to make one orthogonal call `nn.orthogonal_`. Not in the paper.
+    is; frozen ones too, which optimisers leave alone until they have a gradient. Weights of
+    convolutions are marked as such, so that the optimiser sees the matrix of the paper. No weight
+    is changed: to make one orthogonal call `nn.orthogonal_`. Not in the paper.
 
     Args:
         model: The model.
@@ -69,6 +71,7 @@ def split_parameters(
                 f"`orthogonal` must choose weights of at least two dimensions: it chose {name} of "
                 f"shape {tuple(p.shape)}. Leave biases and scales to the other optimiser."
             )
+    record_layouts(model, chosen)
     ours = [(its[0], p) for p, its in names.items() if p in chosen]
     return ours, [(its[0], p) for p, its in names.items() if p not in chosen]
 

@@ -109,7 +109,7 @@ def multiply_where_(
     beta: float,
 ) -> None:
     """See `multiply_where_` of the package."""
-    launch_of(out, A, B, live, C, alpha, beta)({}, 0)
+    launch_of(out, A, B, live, C, alpha, beta).once()
 
 
 def launch_of(

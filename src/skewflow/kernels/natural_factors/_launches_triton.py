@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...geometry.precision import is_coarse
-from .._devices import on
+from .._devices import on, stream_of
 from .._graphs import Repeated
 from .._triton import Launch
 from ..multiply_parts._triton import PADDED, TILES, Parts, product_of
@@ -123,10 +123,10 @@ class Workspace:
             rest = self._rest[place] = Repeated(self._make(X, state))
         if first is None:
             first = self._first[layout] = self._take(A, B, state)
-        device, on_cuda, rank = X.device, X.device.type == "cuda", A.shape[-1]
+        device, rank = X.device, A.shape[-1]
         numbers = {"rank": rank, "longer": lengthening(X.shape[-1], rank)}
         with on(device):
-            stream = torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0
+            stream = stream_of(device)
             for launch in first:
                 launch.move("A_ptr", A)
                 launch.move("B_ptr", B)

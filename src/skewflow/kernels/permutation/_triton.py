@@ -130,10 +130,15 @@ def load_scale(scale, moments_ptr, begin, i, j, mask, TYPE: tl.constexpr):
 
 
 @triton.jit
-def find_round(done, replayed_ptr, d):
-    """Which round of which sweep it is, and how many rounds a sweep has."""
+def find_round(done, replayed_ptr, d, INDEPENDENT: tl.constexpr):
+    """Which round of which sweep it is, and how many rounds a sweep has.
+
+    Independent matchings are the first rounds of as many sweeps.
+    """
     num_rounds = d - 1 + d % 2
     step = load_step(done, replayed_ptr)
+    if INDEPENDENT:
+        step *= num_rounds
     return (step % num_rounds).to(tl.int32), step // num_rounds, num_rounds
 
 
@@ -173,11 +178,12 @@ def match_columns(
     num_tiles,
     BITS: tl.constexpr,
     NUM_ROUNDS: tl.constexpr,
+    INDEPENDENT: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     matrix = tl.program_id(0) // num_tiles
     cols = tl.program_id(0) % num_tiles * BLOCK_D + tl.arange(0, BLOCK_D)
-    r, sweep, num_rounds = find_round(done, replayed_ptr, d)
+    r, sweep, num_rounds = find_round(done, replayed_ptr, d, INDEPENDENT)
     key = load_key(table_ptr, first_stream, matrix // n, (matrix % n).to(tl.int64), seed, sweep)
     partners = find_partners(cols, d, r, num_rounds, key, BITS, NUM_ROUNDS)
     tl.store(partners_ptr + matrix.to(tl.int64) * d + cols, partners, mask=cols < d)

@@ -282,7 +282,7 @@ def prefetch(array, start, size):
         _prefetch_line(array, t)
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def advance(m, g, plan):
     """The new momentum of one row, in place."""
     mu, sigma = plan.mu, plan.sigma
@@ -290,7 +290,7 @@ def advance(m, g, plan):
         m[t] = mu * m[t] + sigma * g[t]
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def fill_direction(out, g, m, plan):
     """The direction of one row, from its new momentum."""
     a, b = plan.a, plan.b

@@ -72,7 +72,7 @@ def num_rounds_of_sweep(d: int) -> int:
 
 
 def matching_at(
-    d: int, seed: int, stream: int, step: Int[Tensor, ""]
+    d: int, seed: int, stream: int, step: Int[Tensor, ""], *, independent: bool = False
 ) -> tuple[Int[Tensor, "m 2"], Int[Tensor, "u"]]:
     r"""The pairs of one step of the relabelled round robin, and the row that is left over.
 
@@ -85,6 +85,8 @@ def matching_at(
         seed: The optimiser's seed.
         stream: Number of the matrix.
         step: How many steps were done before, an int64 scalar on any device.
+        independent: Rename the rows anew for every step, and play the first round only: matchings
+            are then independent of one another.
 
     Example:
         >>> pairs, alone = matching_at(5, seed=0, stream=0, step=torch.tensor(3))
@@ -93,7 +95,7 @@ def matching_at(
     """
     device = step.device
     n = num_rounds_of_sweep(d)
-    r, sweep = step % n, step // n
+    r, sweep = (step * 0, step) if independent else (step % n, step // n)
     key = make_key(scalar(seed, device), scalar(stream, device), sweep)
     q = torch.arange(d // 2, device=device) + d % 2
     first, second = (r + q) % n, (r - q) % n

@@ -39,7 +39,7 @@ class _Recurrence(torch.autograd.Function):
 
             wide = None if bias is None else pad(bias, (0, ctx.more))
             with torch.cuda.device(u.device):
-                advance(states, pad(W, (0, ctx.more, 0, ctx.more)), wide)({}, 0)
+                advance(states, pad(W, (0, ctx.more, 0, ctx.more)), wide).once()
         else:
             _advance_(states, W, bias)
         ctx.save_for_backward(u, h_0, W, bias, states)
@@ -56,7 +56,7 @@ class _Recurrence(torch.autograd.Function):
             from ._triton import retreat
 
             with torch.cuda.device(u.device):
-                retreat(down, states, pad(W, (0, ctx.more, 0, ctx.more)), bias)({}, 0)
+                retreat(down, states, pad(W, (0, ctx.more, 0, ctx.more)), bias).once()
         else:
             _retreat_(down, states, W, bias)
         down, states = down[..., : W.shape[0]], states[..., : W.shape[0]]

@@ -12,7 +12,7 @@ from ..permutation.cpu import FAST
 TINY = 0.0625  # a norm at which eight terms of the series are exact in float64
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _product(A, B):
     """A B of small matrices."""
     C = np.zeros_like(A)

@@ -11,6 +11,10 @@ import triton.language as tl
 SMALL_NORM = tl.constexpr(0.25)
 """Below it six terms of the series are exact in float32: 0.25^7 / 5040 is 1e-8."""
 
+LARGEST_CAYLEY = tl.constexpr(512.0)
+"""Larger norms are cut to this one. The inverse loses eps times the norm: from here one polish
+still brings it back to the rounding of float32, from 4096 it does not."""
+
 
 @triton.jit
 def product(A, B):
@@ -68,7 +72,8 @@ def cayley(A, norm, S: tl.constexpr):
     """
     lane = tl.arange(0, S)
     eye = (lane[:, None] == lane[None, :]).to(tl.float32)
-    H = 0.5 * A
+    H = A * (0.5 * LARGEST_CAYLEY / tl.maximum(norm, LARGEST_CAYLEY))
+    norm = tl.minimum(norm, LARGEST_CAYLEY)
     square = 0.25 * norm * norm
     Z = (eye + H) * (2.0 / (2.0 + square))
     residual = square / (2.0 + square)

@@ -155,7 +155,7 @@ def _orders(n, d, step, plan):
     return orders.astype(np.int64)
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _add_gram(S, D, X):
     """S += D X^T for matrices whose numbers of rows are multiples of 4.
 
@@ -188,7 +188,7 @@ def _add_gram(S, D, X):
                     S[i + a, j + c] += rows[a][c]
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _add_four(Y, R, X):
     """Add to four rows of a product the terms of four rows of its right factor."""
     y0, y1, y2, y3 = Y[0], Y[1], Y[2], Y[3]

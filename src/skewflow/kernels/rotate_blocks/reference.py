@@ -11,6 +11,7 @@ from ... import _validate
 from ..._typing import MatrixBlocks
 from ...errors import NonFiniteError, ShapeError
 from ...geometry.checks import check_skew, require
+from ...geometry.precision import no_autocast
 from ...geometry.retractions import cayley, expm
 from ...tournaments.counting import edge_probability
 from ...tournaments.edge_weights import EdgeWeights
@@ -19,6 +20,7 @@ from ..permutation import order_at
 from ..update import LARGEST_ANGLE, Update, apart, beside, direction
 
 
+@no_autocast()
 def rotate_blocks(
     X: Float[Tensor, "d k"],
     partition: Partition,
@@ -119,19 +121,20 @@ def _cut(eta: float, omega: Float[Tensor, "l s s"]) -> Float[Tensor, "l s s"]:
     """The blocks times `eta`, cut to `LARGEST_ANGLE`; a plane turns exactly by any finite angle."""
     largest = torch.finfo(omega.dtype).max
     angle = largest / 2 if omega.shape[-1] == 2 else LARGEST_ANGLE[torch.float64]
-    norm = torch.linalg.vector_norm(omega, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    most = (angle / norm).clamp(max=min(abs(eta), largest)).to(omega.dtype)
+    size = omega.abs().amax((-2, -1), keepdim=True)
+    unit = omega / size.where(size > 0, 1)  # its squares do not overflow
+    norm = torch.linalg.vector_norm(unit, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    most = (angle / norm / size).clamp(max=min(abs(eta), largest)).to(omega.dtype)
     return math.copysign(1.0, eta) * most * omega
 
 
 def _rotation(A: Float[Tensor, "l s s"], retraction: str) -> Float[Tensor, "l s s"]:
-    if retraction == "cayley":
-        return cayley(A)
     if A.shape[-1] != 2:
-        R = expm(A)
+        A = (A - A.mT) / 2  # weights may have rounded its two halves differently
+        R = cayley(A) if retraction == "cayley" else expm(A)
         I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
         return R + R @ (I - R.mT @ R) / 2  # undoes the drift of large angles
-    theta = A[:, 0, 1]
+    theta = A[:, 0, 1] if retraction == "exp" else 2 * torch.atan(A[:, 0, 1] / 2)
     c, s = theta.cos(), theta.sin()
     return torch.stack([c, s, -s, c], dim=-1).view(-1, 2, 2)
 

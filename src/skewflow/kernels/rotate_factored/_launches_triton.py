@@ -7,7 +7,7 @@ import triton
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .._devices import on
+from .._devices import on, stream_of
 from .._graphs import Repeated
 from .._triton import Launch
 from ..multiply_parts._triton import PADDED, Tiles
@@ -113,10 +113,9 @@ class Workspace:
                 first.move(name, F)
         numbers = {"lr": -min(lr, LARGEST_LR), "tolerance": tolerance, "row": row}
         numbers["rank"] = A.shape[2]
-        device, on_cuda = X.device, X.device.type == "cuda"
-        with on(device):
-            first(numbers, torch._C._cuda_getCurrentRawStream(device.index) if on_cuda else 0)
-            rest(device)
+        with on(X.device):
+            first(numbers, stream_of(X.device))
+            rest(X.device)
         return self._usable
 
     def fits(self, rank: int) -> bool:

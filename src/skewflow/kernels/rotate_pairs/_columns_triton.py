@@ -107,6 +107,7 @@ def _rotate_columns(
     CAYLEY: tl.constexpr,
     BITS: tl.constexpr,
     NUM_ROUNDS: tl.constexpr,
+    INDEPENDENT: tl.constexpr,
     SUM: tl.constexpr,
     ROTATE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -121,7 +122,7 @@ def _rotate_columns(
     cols = tl.arange(0, BLOCK_D)
     in_d = (cols < d) & is_live(live_ptr, param)
     if SUM and ROTATE:
-        r, sweep, num_rounds = find_round(done, replayed_ptr, d)
+        r, sweep, num_rounds = find_round(done, replayed_ptr, d, INDEPENDENT)
         key = load_key(table_ptr, first_stream, param, b, seed, sweep)
         partners = find_partners(cols, d, r, num_rounds, key, BITS, NUM_ROUNDS)
     else:

@@ -79,6 +79,7 @@ def _rotate_rows(
     CAYLEY: tl.constexpr,
     BITS: tl.constexpr,
     NUM_ROUNDS: tl.constexpr,
+    INDEPENDENT: tl.constexpr,
     PAIRS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     ONE_PASS: tl.constexpr,
@@ -100,7 +101,7 @@ def _rotate_rows(
         P_ptr = choose(P_ptr, table_ptr, param, 3, P_TYPE, ALIGNED) + b * stride_p[0]
     mu = tl.full((), momentum, X_TYPE)
 
-    r, sweep, num_rounds = find_round(done, replayed_ptr, d)
+    r, sweep, num_rounds = find_round(done, replayed_ptr, d, INDEPENDENT)
     key = load_key(table_ptr, first_stream, param, b, seed, sweep)
     q = group * PAIRS + tl.arange(0, PAIRS)
     present = (q < (d + 1) // 2) & is_live(live_ptr, param)

@@ -97,7 +97,7 @@ def plane_angle(omega, plan):
     return 2.0 * math.atan(theta / 2.0) if plan.cayley else theta
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _plain_entry(xi, xj, gi, gj):
     omega = xi[0] * 0
     for t in range(xi.size):
@@ -105,7 +105,7 @@ def _plain_entry(xi, xj, gi, gj):
     return omega
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _momentum_entry(xi, xj, gi, gj, mi, mj, plan):
     """The entry of a pair, its momentum moved on in the same loop."""
     mu, sigma, a, b = plan.mu, plan.sigma, plan.a, plan.b
@@ -117,7 +117,7 @@ def _momentum_entry(xi, xj, gi, gj, mi, mj, plan):
     return omega
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _turn(xi, xj, c, s):
     for t in range(xi.size):
         u, v = xi[t], xj[t]
@@ -225,7 +225,7 @@ def _fill_partners(partner, sign, d, seed, stream, step):
             sign[i] = 0.0
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _add_products(total, partner, x, u):
     """Add to the total of each row its product with its partner, over four lines of memory."""
     x0, x1, x2, x3 = x
@@ -235,7 +235,7 @@ def _add_products(total, partner, x, u):
         total[i] += (u0[i] * x0[j] + u1[i] * x1[j]) + (u2[i] * x2[j] + u3[i] * x3[j])
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, forceinline=True)
 def _turn_line(x, other, partner, c, s):
     """Turn all pairs of a line; `other` is a place for the partners' entries."""
     pick(other, x, partner)

@@ -78,7 +78,8 @@ def step_pairs(
     scale = float(1 / edge_probability(d, 2))
     rotated = []
     for b, (X_b, D_b, XM_b) in enumerate(zip(X, D, beside(X, M), strict=True)):
-        pairs, _ = matching_at(d, update.seed, update.stream + b, step)
+        stream, independent = update.stream + b, update.independent
+        pairs, _ = matching_at(d, update.seed, stream, step, independent=independent)
         i, j = pairs.unbind(-1)
         omega = (D_b[i] * X_b[j] - X_b[i] * D_b[j]).sum(-1)
         if moments is not None:

@@ -4,6 +4,7 @@
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -17,6 +18,7 @@ def _row_moments(
     table_ptr,
     replayed_ptr,
     live_ptr,
+    skipped_ptr,
     squares_ptr,
     moments_ptr,
     done: tl.int64,
@@ -34,6 +36,7 @@ def _row_moments(
     ALIGNED: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TINY: tl.constexpr,
 ):
     matrix = tl.program_id(0) // num_tiles
     param, b = matrix // n, (matrix % n).to(tl.int64)
@@ -50,7 +53,10 @@ def _row_moments(
     now = tl.sum(total, axis=1) / k
     place = matrix.to(tl.int64) * d + rows
     v = tl.load(squares_ptr + place, mask=present, other=0.0)
-    t = (load_step(done, replayed_ptr) - since + 1).to(tl.float64)
+    taken = load_step(done, replayed_ptr) - since
+    if skipped_ptr is not None:
+        taken -= tl.load(skipped_ptr + param)
+    t = (taken + 1).to(tl.float64)
     beta1_t = tl.exp(t * tl.log(tl.full((), momentum, tl.float64)))
     beta2_t = tl.exp(t * tl.log(tl.full((), beta2, tl.float64)))
     moved = tl.full((), beta2, X_TYPE) * v + tl.full((), 1 - beta2, X_TYPE) * now
@@ -58,7 +64,7 @@ def _row_moments(
     tl.store(squares_ptr + place, v, mask=present)
     root = tl.sqrt(v / tl.full((), 1 - beta2_t, X_TYPE)) + tl.full((), eps, X_TYPE)
     root *= tl.full((), (1 - beta1_t) / (1 - momentum), X_TYPE)
-    tl.store(moments_ptr + place, root * root, mask=present)
+    tl.store(moments_ptr + place, tl.maximum(root * root, TINY), mask=present)
 
 
 def moment_launches(operands: Operands, arguments: dict[str, Any]) -> list[Launch]:
@@ -70,5 +76,6 @@ def moment_launches(operands: Operands, arguments: dict[str, Any]) -> list[Launc
     block_k = min(triton.next_power_of_2(k), 512 if by_rows else 16)
     rows = max(1, min(2048 // block_k, triton.next_power_of_2(d)))
     num_tiles = triton.cdiv(d, rows)
-    tiles = {"num_tiles": num_tiles, "ROWS": rows, "BLOCK_K": block_k}
+    tiny = torch.finfo(operands.squares.dtype).tiny
+    tiles = {"num_tiles": num_tiles, "ROWS": rows, "BLOCK_K": block_k, "TINY": tiny}
     return [Launch(_row_moments, operands.num_matrices * num_tiles, {**arguments, **tiles})]

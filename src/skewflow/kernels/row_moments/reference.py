@@ -1,14 +1,17 @@
 """Reference of `row_moments`: Adam's second moment, one number a row (not in the paper)."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..update import Update
 
 
 def row_moments(
-    squares: Float[Tensor, "n d"], G: Float[Tensor, "n d k"], step: int, update: Update
+    squares: Float[Tensor, "n d"],
+    G: Float[Tensor, "n d k"],
+    step: int | Int[Tensor, ""],
+    update: Update,
 ) -> Float[Tensor, "n d"]:
     r"""Move the mean squares of the rows on, in place, and return what planes are divided by.
 
@@ -17,12 +20,13 @@ def row_moments(
     $b = (1 - \beta_1^t) / (1 - \beta_1)$; so the result is
     $w_i = b^2 (\sqrt{v_i / (1 - \beta_2^t)} + \epsilon)^2$, and the entry (i, j) of the generator
     of M over $\sqrt{(w_i + w_j)/2}$ is the one Adam would divide. A row whose gradient is not
-    finite does not move on.
+    finite does not move on. The result is never zero: a plane without gradients is turned by zero
+    over the least number, not by zero over zero.
 
     Args:
         squares: v, written to.
         G: Euclidean gradients.
-        step: t - 1, steps done before.
+        step: t - 1, steps that the matrices have taken before; on CUDA it may be there.
         update: beta1 (its momentum), beta2 and eps.
 
     Example:
@@ -34,7 +38,7 @@ def row_moments(
     now = G.to(squares.dtype).square().mean(-1)
     moved = update.beta2 * squares + (1 - update.beta2) * now
     squares.copy_(torch.where(torch.isfinite(now), moved, squares))
-    t = step + 1
+    t = step.double() + 1 if isinstance(step, Tensor) else step + 1
     b = (1 - update.momentum**t) / (1 - update.momentum)
     root = (squares / (1 - update.beta2**t)).sqrt() + update.eps
-    return (b * root).square()
+    return (b * root).square().clamp_(min=torch.finfo(root.dtype).tiny)
