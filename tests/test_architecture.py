@@ -24,6 +24,7 @@ LAYERS = [
     "es",
     "problems",
     "lab",
+    "__main__",
 ]
 """Lowest first: a module may import from its own layer and from those before it."""
 

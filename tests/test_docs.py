@@ -30,6 +30,15 @@ def test_the_functions_of_the_paper_map_exist():
             found = getattr(found, attribute)
 
 
+def test_no_layer_of_the_paper_says_that_it_is_not_in_the_paper():
+    text = (ROOT / "docs" / "explanation" / "paper-map.md").read_text()
+    names = set(re.findall(r"`nn\.(\w+)", text.split("## Beyond the paper")[0]))
+    assert "SylvesterFlow" in names
+    for name in names:
+        found = getattr(importlib.import_module("skewflow.nn"), name)
+        assert "not in the paper" not in found.__doc__.lower(), name
+
+
 def test_the_tests_of_the_paper_map_exist():
     text = (ROOT / "docs" / "explanation" / "paper-map.md").read_text()
     tests = "\n".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))

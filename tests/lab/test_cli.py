@@ -5,10 +5,38 @@ import sys
 
 import pytest
 
+import skewflow as skewflow_package
+
 
 def skewflow(*words, before="pass"):
     code = f"import sys; {before}; from skewflow.lab.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "call", [("-m", "skewflow"), ("-c", "import skewflow.lab.cli as c; c.main()")]
+)
+def test_without_arguments_the_help_is_printed(call):
+    done = subprocess.run([sys.executable, *call], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr
+    for text in ("usage: skewflow", "bench", "reproduce", "report", "--version"):
+        assert text in done.stdout
+
+
+def test_the_version_is_printed():
+    done = subprocess.run(
+        [sys.executable, "-m", "skewflow", "--version"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, f"skewflow {skewflow_package.__version__}\n")
+
+
+def test_an_unknown_setting_of_table1_lists_the_known_ones(tmp_path):
+    done = skewflow("reproduce", "table1", "--settings", "FOO", "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for text in ("FOO", "--settings", "ES-200", "ES-400", "MNIST", "CIFAR"):
+        assert text in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

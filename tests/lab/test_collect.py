@@ -39,7 +39,7 @@ def finished(folder, task, score, seconds=2.0, hidden=8):
 def test_parts_become_one_run_that_the_report_shows(tmp_path, monkeypatch, capsys):
     parts = finished(tmp_path / "a" / "rl", "Humanoid", 5), finished(tmp_path / "b", "Walker2d", 7)
     (parts[1] / "videos").mkdir()
-    (parts[1] / "videos" / "walk.gif").write_bytes(b"gif")
+    (parts[1] / "videos" / "walk.gif").write_bytes(b"GIF89a")
     status, out, _ = call(monkeypatch, capsys, "collect", *parts, "--out", tmp_path / "all")
     assert status == 0 and "Humanoid, h = 8, after 2 generations: vanRNN 5" in out
     folder = tmp_path / "all" / "rl"
@@ -56,7 +56,7 @@ def test_parts_become_one_run_that_the_report_shows(tmp_path, monkeypatch, capsy
     rates = (folder / "tables" / "throughput.csv").read_text().splitlines()
     assert rates[1] == '"Humanoid,lot=0",12,30,15.0,7.5,9.0'
     assert (folder / "figures" / "curves.png").exists()
-    assert (folder / "videos" / "walk.gif").read_bytes() == b"gif"
+    assert (folder / "videos" / "walk.gif").read_bytes() == b"GIF89a"
     page = tmp_path / "page.html"
     assert call(monkeypatch, capsys, "report", tmp_path / "all", "--out", page)[0] == 0
     assert "Walker2d, h = 8" in page.read_text()
@@ -84,7 +84,7 @@ def test_what_cannot_be_collected_is_refused(tmp_path):
         collected((run, run), tmp_path / "all")
     with pytest.raises(RunError, match="holds a run, and a collected one must not take its place"):
         collected((run, other), tmp_path / "c")
-    with pytest.raises(RunError, match="must be of one experiment that this version knows: got no"):
+    with pytest.raises(RunError, match="must be of one experiment: got none. Name the"):
         collected((), tmp_path / "all")
     with pytest.raises(RunError, match="summary.json"):
         collected((tmp_path / "none",), tmp_path / "all")

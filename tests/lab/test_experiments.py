@@ -12,11 +12,13 @@ from rich.console import Console
 from skewflow.geometry import haar
 from skewflow.lab.data import load_images
 from skewflow.lab.experiments import EXPERIMENTS
+from skewflow.lab.experiments._operations import ABS, DRAWS, UNIFORM, count_all
 from skewflow.lab.experiments.haar import _mixed
 from skewflow.lab.experiments.numerics import _exponential, _skew, eigen, pade
-from skewflow.lab.experiments.table1 import SETTINGS, count_all, r_star
+from skewflow.lab.experiments.table1 import SETTINGS
 from skewflow.lab.experiments.variance import CASES, _second_moment
 from skewflow.lab.flops import FlopCounter, flops
+from skewflow.lab.methods import r_star
 from skewflow.lab.mlp import OrthogonalMLP, Training
 from skewflow.lab.products import RoundedProducts, rounded
 from skewflow.lab.report.command import build
@@ -38,7 +40,13 @@ SMALL = {
         "epochs": 3,
         "images": 100,
         "data": "digits",
+        "methods": ("vanilla", "adam", "exact", "s=2", "taylor20"),
+        "unshifted": ("s=2",),
+        "series_depth": 8,
+        "series_steps": 2,
+        "test_images": 50,
         "lrs": (0.1,),
+        "adam_lrs": (0.01,),
         "scales": (1.0,),
     },
     "mnist": {"width": 10, "epochs": 2, "num_images": 300, "data": "digits"},
@@ -163,8 +171,23 @@ def test_the_verdict_of_table1_names_a_broken_bound(runs):
     table1 = EXPERIMENTS["table1"]
     results["counts"]["MNIST"]["stochastic s = r*"]["distinct"] = 1
     assert "all hold" in table1.verdict(results)
-    results["counts"]["MNIST"]["stochastic s = 2"]["distinct"] = 100_000
-    assert "MNIST stochastic s = 2 (10, printed < 8.5)" in table1.verdict(results)
+    results["counts"]["MNIST"][UNIFORM]["distinct"] = 100_000
+    assert "MNIST stochastic s = 2, uniform (10, printed < 8.5)" in table1.verdict(results)
+    results["counts"]["ES-200"] = results["counts"]["MNIST"]
+    assert "ES-200 stochastic s = 2, uniform" not in table1.verdict(results)
+    results["counts"]["MNIST"][ABS]["distinct"] = 690_000
+    assert "ES-200 stochastic s = 2, h = |x| (69, printed < 68)" in table1.verdict(results)
+
+
+def test_table1_says_by_the_clock_whether_weighted_matchings_beat_the_exact_step(runs):
+    table1, results = EXPERIMENTS["table1"], summary(runs, "table1")["results"]
+    name = f"exact, FlowSGD over {ABS}"
+    for factor, claim in (
+        (7.3, "by these factors: MNIST 7.3."),
+        (0.5, "It is slower by: MNIST 2."),
+    ):
+        clock = table1.tables(results, {"MNIST": {name: factor}})[2]
+        assert claim in clock.caption
 
 
 def test_the_verdict_of_table2_follows_the_numbers(runs):
@@ -273,14 +296,28 @@ def test_the_plain_net_has_109_kernels():
     assert [r_star(d) for d in (100, 200)] == [22, 38]
 
 
+def test_the_paper_s_bounds_on_matchings_hold_for_weighted_ones_too(generator):
+    for d, bound in ((200, 68e4), (400, 272e4)):
+        X = haar(d, generator=generator, dtype=torch.float32)
+        counts = count_all(X, torch.randn(d, d, generator=generator), 1e-3, generator)
+        assert sum(counts[ABS].values()) < bound < sum(counts["projection p = 20"].values())
+
+
 def test_operations_agree_with_a_count_by_hand(generator):
     d = 30
     X = haar(d, generator=generator, dtype=torch.float32)
     counts = count_all(X, torch.randn(d, d, generator=generator), 1e-3, generator)
-    pairs = counts["stochastic s = 2"]
+    pairs = counts[UNIFORM]
     # d/2 pairs: 2 products of rows; a scaled angle; 4 multiplications and 2 additions a column.
     assert pairs["entries"] == d // 2 * (4 * d + 1)
     assert pairs["update"] == d // 2 * (6 * d + 2)
+    # h = |x|: 2 * 128 samples, on average 200 trials, each with the products and a sum.
+    read = (counts[ABS]["entries"] - d // 2) / (4 * d + 1)
+    assert abs(read - (2 * 128 + 200 + d // 2)) < 5 * 200 / DRAWS**0.5
+    assert counts[ABS]["update"] == pairs["update"]
+    # r* = 9 rows: two blocks of 8 and two of 7, with one product, a difference and a scale each.
+    blocks = counts["stochastic s = r*"]
+    assert blocks["entries"] == sum(2 * (2 * s * s * d + 2 * s * s) for s in (8, 7))
     assert counts["exact"]["update"] == 2 * d**3
     assert counts["projection p = 10"]["map"] == (14 + 8 + 2) * d**3 // 10
 

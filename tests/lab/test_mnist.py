@@ -45,13 +45,14 @@ def test_every_method_starts_at_the_same_weights_and_orthogonal_ones_stay_orthog
     run = training(split, method, layers=layers)
     start = make_network(64, 20, "both", seed=3)
     assert largest_error(start) < 1e-6
-    for p, q in zip(run.model.parameters(), start.parameters(), strict=True):
-        assert torch.equal(p, q)
+    same = zip(run.model.parameters(), start.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in same) == (method != "default")
     losses = [run.epoch()["loss"] for _ in range(9)]
     assert losses[-1] < 0.7 * losses[0]
-    assert (largest_error(run.model) < 1e-5) == (method != "vanilla")
+    free = method in ("vanilla", "default")
+    assert (largest_error(run.model) < 1e-5) != free
     gram = run.model[0].weight.mT @ run.model[0].weight if layers == "both" else None
-    assert method == "vanilla" or gram is None or (gram @ gram - gram).abs().max() < 1e-4
+    assert free or gram is None or (gram @ gram - gram).abs().max() < 1e-4
     held = {id(p) for p in run.model.parameters()}
     moved = [
         id(p)
@@ -59,6 +60,26 @@ def test_every_method_starts_at_the_same_weights_and_orthogonal_ones_stay_orthog
         for p in getattr(o, "weights", [q for g in o.param_groups for q in g["params"]])
     ]
     assert sorted(moved) == sorted(held)
+
+
+def test_the_default_start_is_that_of_torch(split):
+    model = training(split, "default", width=200).model
+    for layer, theirs in zip(model[::2], (nn.Linear(64, 200), nn.Linear(200, 200)), strict=False):
+        bound = layer.in_features**-0.5
+        for p, q in zip(layer.parameters(), theirs.parameters(), strict=True):
+            assert 0.95 * bound < p.abs().max() <= bound
+            assert p.std().item() == pytest.approx(q.std().item(), rel=0.2)
+    again = training(split, "default", width=200).model
+    assert all(map(torch.equal, model.parameters(), again.parameters()))
+
+
+def test_the_recorded_search_reaches_a_hundredth_and_ends_with_the_last_drop_of_the_rates():
+    paper = MNIST.presets["paper"]
+    assert min(paper.scales) == 0.01 and set(paper.scales) > {0.1, 1.0, 10.0}
+    assert paper.search_epochs == 9 and len(paper.seeds) == 5
+    assert [c for c in MNIST.cells(paper) if c.startswith("default,")] == [
+        f"default,seed={seed}" for seed in range(5)
+    ]
 
 
 @pytest.mark.parametrize("method", mnist.METHODS)
@@ -181,7 +202,7 @@ def results(tmp_path_factory):
 
 
 def test_a_missing_geoopt_is_named(results):
-    assert list(results["methods"]) == ["vanilla", "exact", "s=2", "s=r"]
+    assert list(results["methods"]) == ["vanilla", "default", "exact", "s=2", "s=r"]
     assert "Not installed, so not run: geoopt RiemannianSGD." in MNIST.verdict(results)
     assert "geoopt RiemannianSGD is not installed" in MNIST.tables(results, {})[0].caption
 
@@ -201,17 +222,22 @@ def test_the_verdict_follows_the_numbers(results):
     methods["s=2"]["from_exact"] = {"mean": -0.29, "error": 0.01}
     for m in ("exact", "s=2", "s=r"):
         methods[m]["from_vanilla"] = {"mean": 0.5, "error": 0.1}
+        methods[m]["from_default"] = {"mean": 0.1, "error": 0.1}
     text = MNIST.verdict(results)
     assert "-0.29 ± 0.01: within our bar" in text
-    assert "exact is better (+0.50 ± 0.10)" in text and "outperform vanilla holds here" in text
+    assert "Against vanilla SGD, orthogonal start" in text and "vanilla SGD, default start" in text
+    assert "exact is better (+0.50 ± 0.10)" in text and "exact is level (+0.10 ± 0.10)" in text
+    assert text.count("vanilla training holds.") == text.count("vanilla training fails.") == 1
     methods["s=2"]["from_exact"]["mean"] = -0.31
     methods["s=2"]["from_vanilla"] = {"mean": 0.1, "error": 0.1}
     methods["s=r"]["from_vanilla"] = {"mean": -1.0, "error": None}
     text = MNIST.verdict(results)
     assert "not within our bar" in text and "s = 2 is level (+0.10 ± 0.10)" in text
-    assert "s = r* is worse (-1.00)" in text and "outperform vanilla holds for exact alone" in text
+    assert "s = r* is worse (-1.00)" in text and "vanilla training holds for exact alone." in text
     methods["exact"]["from_vanilla"] = {"mean": 0.0, "error": 0.1}
-    assert "outperform vanilla fails here" in MNIST.verdict(results)
+    methods["s=2"]["from_default"] = {"mean": 0.3, "error": 0.1}
+    text = MNIST.verdict(results)
+    assert "vanilla training fails." in text and "holds for s = 2 alone." in text
     methods["exact"]["error"] = 2e-4
     text = MNIST.verdict(results)
     assert "Weights are off the manifold by more than 0.0001: exact (2.0e-04)" in text

@@ -1,7 +1,10 @@
 """The report: what stands on the page, and how a browser shows it."""
 
+import json
 import os
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -30,8 +33,50 @@ def test_the_page_holds_tables_figures_verdict_and_command(runs):
     page = build(runs)
     for text in ("A random walk", "6 walks ended.", "Where they ended.", "The ends."):
         assert text in page
-    assert page.count("skewflow reproduce walk --preset quick") == 2  # one table, one figure
+    assert page.count("skewflow reproduce walk --preset quick") == 1
     assert page.count("<svg") == 1 and "currentColor" in page
+
+
+def test_a_summary_at_the_top_has_each_claim_verdict_and_figure(runs):
+    page = build(runs)
+    top = page[page.index('<table class="summary">') : page.index("<main>")]
+    texts = ("A random walk", "Nothing.", "6 walks ended.", "walk, quick", "recorded at ")
+    for text in texts:
+        assert text in top
+    links = re.findall(r'href="#([^"]*)"', top)
+    assert links == ["walk-1", "walk-1-walk"]
+    for link in links:
+        assert page.count(f'id="{link}"') == 1
+
+
+def test_a_long_verdict_is_cut_at_a_sentence_in_the_summary_and_whole_in_its_section(
+    runs, monkeypatch
+):
+    verdict = f"It holds (Sec. 3.2) at {'many ' * 30}sizes. It fails at {'some ' * 60}others."
+    path = runs / "walk" / "summary.json"
+    summary = json.loads(path.read_text()) | {"verdict": verdict}
+    del summary["sha256"]
+    path.write_text(json.dumps(summary))
+    top, _, below = build(runs).partition("<main>")
+    assert f"It holds (Sec. 3.2) at {'many ' * 30}sizes. …" in top and verdict not in top
+    assert verdict in below
+
+
+def test_each_section_says_when_it_was_recorded_and_whether_the_code_has_changed(runs, monkeypatch):
+    path = runs / "walk" / "environment.json"
+    starts = [{"commit": "abc1234", "device": "an abacus"}, {"commit": "abc1234"}]
+    path.write_text(json.dumps(starts))
+    monkeypatch.setattr("skewflow.lab.staleness.changed_since", lambda *_: True)
+    page = build(runs)
+    assert page.count("recorded at abc1234; the code has changed since") == 2
+    assert "walk, quick, an abacus" in page
+
+
+def test_packages_that_were_not_installed_are_not_named(runs):
+    path = runs / "walk" / "environment.json"
+    path.write_text(json.dumps([{"torch": "2.13.0", "geoopt": "", "geotorch": "", "numpy": "2"}]))
+    page = build(runs)
+    assert "torch 2.13.0, numpy 2<" in page and "geoopt" not in page
 
 
 def test_the_page_asks_for_nothing(runs):
@@ -39,6 +84,7 @@ def test_the_page_asks_for_nothing(runs):
     # Names of XML vocabularies are never fetched; everything else would be.
     rest = page.replace('xmlns="http://www.w3.org/2000/svg"', "")
     rest = rest.replace('xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    rest = rest.replace('http-equiv="Content-Security-Policy" content="default-src', "")
     for word in ("http", "src=", "@import", "<script", 'rel="stylesheet'):
         assert word not in rest
 
@@ -103,8 +149,30 @@ def browser():
         browser.close()
 
 
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("name", ["table1", "rnn"])
+def test_on_a_phone_figures_and_legends_are_whole(tmp_path, browser, name):
+    path = tmp_path / "report.html"
+    path.write_text(build(RESULTS / name))
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(path.as_uri())
+    right = """selector => Math.max(...[...document.querySelectorAll(selector)]
+        .map(e => e.getBoundingClientRect().right))"""
+    page_is_wider = "document.documentElement.scrollWidth > window.innerWidth"
+    assert 300 < page.evaluate(right, "figure svg") <= 390
+    assert 100 < page.evaluate(right, "svg g[id*=legend]") <= 390
+    assert not page.evaluate(page_is_wider)
+    page.click("a.enlarge")
+    assert page.evaluate(right, "figure svg") > 700
+    assert not page.evaluate(page_is_wider)  # it scrolls in its own box
+    page.click("a.reduce")
+    assert page.evaluate(right, "figure svg") <= 390
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1100])
+@pytest.mark.parametrize("width", [390, 1100])
 def test_a_browser_draws_the_page(runs, tmp_path, browser, width, scheme):
     path = tmp_path / "report.html"
     path.write_text(build(runs))

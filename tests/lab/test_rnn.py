@@ -4,6 +4,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -21,6 +22,7 @@ from skewflow.lab.reproduce import execute
 from skewflow.lab.sequences import Copying, Pixels
 
 RNN = EXPERIMENTS["rnn"]
+RESULTS = Path(__file__).parents[2] / "results"
 SMALL = replace(
     RNN.presets["quick"], delays=(3,), iterations=20, epochs=1, copy_hidden=8, pixel_hidden=8
 )
@@ -134,6 +136,67 @@ def test_all_start_from_the_same_net_and_only_the_fixed_transition_stays(method)
     assert not torch.equal(cells[0].activation.bias, torch.zeros(12))
 
 
+@pytest.mark.parametrize("method", get_args(recurrent.Method))
+def test_a_factor_scales_the_rate_that_is_the_methods_own(method):
+    if recurrent.is_missing(method):
+        pytest.skip("geotorch is not installed")
+    one, ten = (
+        Learner(copying(), method, hidden=12, seed=0, device="cpu", factor=f) for f in (1.0, 10.0)
+    )
+    rates = [[g["lr"] for o in each.optimizers for g in o.param_groups] for each in (one, ten)]
+    (scaled,) = (n for n, (a, b) in enumerate(zip(*rates, strict=True)) if a != b)
+    assert rates[1][scaled] == pytest.approx(10 * rates[0][scaled])
+    assert ten.rate == pytest.approx(10 * one.rate)
+
+
+def test_every_method_the_lstm_too_takes_the_best_rate_of_its_own_search(tmp_path):
+    methods = ("FlowSGD", "fixed", "LSTM")
+    config = replace(SMALL, methods=methods, factors=(1e-4, 1.0), search_iterations=20, images=200)
+    found = summary(tmp_path, config)
+    results = found["results"]
+    assert len(results["search"]) == 2 * 2 * 3
+    for cell in results["cells"]:
+        tried = {
+            s["rate"]: s["value"]
+            for s in results["search"]
+            if (s["task"], s["method"]) == (cell["task"], cell["method"])
+        }
+        best = min if cell["baseline"] is not None else max
+        assert len(tried) == 2 and tried[cell["rate"]] == best(tried.values())
+    copying, pixels, search = RNN.tables(results, {})
+    assert [table.name for table in (copying, pixels, search)] == ["copying", "pixels", "search"]
+    for shown in (copying, pixels, *RNN.figures(results)):
+        assert "a search that is equally wide for all" in shown.caption
+    assert "of which 200 are used" in pixels.caption and len(search.rows) == 12
+
+
+def test_a_factor_that_diverges_is_not_chosen(tmp_path):
+    config = replace(SMALL, orders=(), methods=("LSTM",), factors=(1e40, 1.0), search_iterations=40)
+    results = summary(tmp_path, config)["results"]
+    assert results["search"][0]["value"] is None and results["cells"][0]["factor"] == 1.0
+
+
+def test_the_search_holds_out_a_tenth_and_pools_average_pixels():
+    options = {"batch": 10, "seed": 0, "device": "cpu"}
+    whole = Pixels("digits", "sequential", **options)
+    search = Pixels("digits", "sequential", images=1000, held_out=True, **options)
+    assert torch.equal(search._train[0], whole._train[0][:900])
+    assert torch.equal(search._test[0], whole._train[0][900:1000])
+    half = Pixels("digits", "sequential", pool=2, **options)
+    squares = whole._train[0].reshape(-1, 4, 2, 4, 2).mean((2, 4)).flatten(1)
+    assert half.length == 16
+    assert_close("pixels", half._train[0], squares, torch.float32)
+
+
+def test_the_preset_for_a_cpu_searches_for_all_methods():
+    config = RNN.presets["cpu"]
+    cells = RNN.cells(config)
+    for method in config.methods:
+        searched = [c for c in cells if c.startswith("search,") and f"-{method}," in c]
+        assert len(searched) == 4 * len(config.factors) >= 12
+    assert config.search_epochs == config.epochs
+
+
 def test_the_copying_task_is_solved():
     learner = Learner(copying(5, batch=32), "FlowAdam", hidden=96, seed=0, device="cpu")
     assert learner.run(20) > learner.task.baseline
@@ -172,8 +235,8 @@ def test_the_verdict_and_the_tables_follow_the_numbers(tmp_path):
     table, pixels = RNN.tables(results, timing)
     for shown in (table, pixels, *RNN.figures(results)):
         assert "set by hand, not by an even search" in shown.caption
-    assert table.rows[1] == (3, "LSTM", 8, second["num_weights"], 1e-4, 1240, None, 3.0)
-    assert pixels.rows[0][4] == 0.917 and pixels.rows[0][-1] is None
+    assert table.rows[1] == (3, "LSTM", 8, second["num_weights"], 1e-3, 1e-4, 1240, None, 3.0)
+    assert pixels.rows[0][5] == 0.917 and pixels.rows[0][-1] is None
 
 
 def test_a_loss_of_zero_solves_the_task_and_a_later_rise_is_told():
@@ -191,6 +254,16 @@ def test_a_loss_of_zero_solves_the_task_and_a_later_rise_is_told():
     assert "fixed diverged" in verdict(0.9, 0.0, None)
 
 
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("rnn/**/summary.json")), ids=str)
+def test_recorded_runs_are_shown_those_without_a_search_too(path):
+    results = json.loads(path.read_text())["results"]
+    tables = RNN.tables(results, {})
+    searched = any(table.name == "search" for table in tables)
+    said = "a search that is equally wide" if searched else "set by hand, not by an even search"
+    assert len(tables) == 2 + searched and RNN.figures(results)
+    assert all(said in table.caption for table in tables[:2])
+
+
 def test_a_task_without_cases_leaves_its_table_out(tmp_path):
     results = summary(tmp_path, replace(SMALL, delays=(), methods=("fixed",)))["results"]
     assert [table.name for table in RNN.tables(results, {})] == ["pixels"]
@@ -204,6 +277,9 @@ def test_a_task_without_cases_leaves_its_table_out(tmp_path):
         ({"delays": (5, 0)}, "`delays` must be at least 1: got 0"),
         ({"delays": (), "orders": ()}, "`delays` or `orders`, must be given"),
         ({"methods": ()}, "one of `methods`.*got none"),
+        ({"factors": (1.0, -1.0)}, "`factors` must be positive, at least one: got"),
+        ({"images": 1}, "`images` must be at least 2: got 1"),
+        ({"pool": 3}, "`pool` must divide the side of the images, 8: got 3"),
         ({"batch": 2000}, "`batch` must be at most the 1500 training images: got 2000"),
     ],
 )

@@ -4,9 +4,10 @@ import errno
 import json
 import os
 import pickle
+import random
+import re
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from lab.walk import Walk, WalkConfig
 from skewflow.lab.experiments import EXPERIMENTS
-from skewflow.lab.files import RunError, write_bytes, write_json
+from skewflow.lab.files import RunError, read_object, write_bytes, write_json
 from skewflow.lab.reproduce import command_line, execute
 from skewflow.lab.run import Run
 
@@ -101,27 +102,22 @@ def test_a_run_killed_ten_times_ends_in_the_bytes_of_an_unbroken_one(
 
 def test_clock_times_of_an_unfinished_cell_are_kept_with_its_state(tmp_path):
     wanted = {"experiment": "walk", "config": {}, "command": "walk"}
-    run = Run.start(tmp_path, ["cell"], wanted, resume=False)
-    run.time("cell", "seconds an epoch", 3.0)
-    run.save("cell", {"epoch": 2})
-    again = Run.start(tmp_path, ["cell"], wanted, resume=True)
-    assert again.load("cell") == {"epoch": 2}
-    again.finish("cell", {})
+    with Run.start(tmp_path, ["cell"], wanted, resume=False) as run:
+        run.time("cell", "seconds an epoch", 3.0)
+        run.save("cell", {"epoch": 2})
+    with Run.start(tmp_path, ["cell"], wanted, resume=True) as again:
+        assert again.load("cell") == {"epoch": 2}
+        again.finish("cell", {})
     timing = json.loads((tmp_path / "timing.json").read_text())
     assert timing["cell"]["seconds an epoch"] == 3.0
 
 
-def test_a_state_saved_on_a_gpu_goes_on_without_one(tmp_path):
+def test_a_state_saved_on_a_gpu_goes_on_without_one(tmp_path, monkeypatch):
     run = Run(tmp_path, ["a"])
+    monkeypatch.setattr("torch.serialization.location_tag", lambda _: "cuda:0")
     run.save("a", {"x": torch.arange(3.0)})
-    path = tmp_path / "cells" / "a.state"
-    with zipfile.ZipFile(path) as file:
-        parts = {name: file.read(name) for name in file.namelist()}
-    here, there = b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0"  # where a tensor was
-    assert sum(part.count(here) for part in parts.values()) == 1
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as file:
-        for name, part in parts.items():
-            file.writestr(name, part.replace(here, there))
+    monkeypatch.undo()
+    assert b"cuda:0" in (tmp_path / "cells" / "a.state").read_bytes()
     assert run.load("a")["x"].tolist() == [0.0, 1.0, 2.0]
 
 
@@ -137,13 +133,9 @@ def test_a_changed_machine_is_named_on_resumption(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "skewflow.lab.run.environment", lambda _: {"torch": "0", "device": "abacus"}
     )
-    run = Run.start(
-        tmp_path / "walk",
-        Walk().cells(WalkConfig()),
-        json.loads((tmp_path / "walk" / "config.json").read_text()),
-        resume=True,
-    )
-    assert {"torch", "device", "commit"} <= set(run.changed)
+    wanted = json.loads((tmp_path / "walk" / "config.json").read_text())
+    with Run.start(tmp_path / "walk", Walk().cells(WalkConfig()), wanted, resume=True) as run:
+        assert {"torch", "device", "commit"} <= set(run.changed)
 
 
 def test_a_metric_line_that_was_cut_short_is_measured_again(tmp_path):
@@ -186,6 +178,129 @@ def test_a_damaged_file_is_an_error_that_changes_nothing(tmp_path, name, content
     with pytest.raises(RunError, match=message) as error:
         walk(tmp_path, resume=True)
     assert str(folder / name) in str(error.value)
+    assert results(folder) == before
+
+
+def flips(data, number, seed=0):
+    """Copies of `data` with one bit changed, at places drawn at random."""
+    rng = random.Random(seed)
+    for at in rng.sample(range(len(data)), number):
+        yield data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_no_damaged_state_goes_unnoticed(tmp_path, keep):
+    run = Run(tmp_path, ["a"])
+    value = {"x": torch.arange(100.0), "rows": [{"loss": 0.5}] * 9}
+    (run.keep if keep else run.save)("a", value)
+    (path,) = tmp_path.rglob("a.*")
+    for data in flips(path.read_bytes(), 150):
+        path.write_bytes(data)
+        with pytest.raises(RunError, match="must be what skewflow saved.*Restore it, or remove"):
+            (run.kept if keep else run.load)("a")
+
+
+@pytest.mark.parametrize("name", ["cells/cell-1,seed-0.json", "summary.json", "timing.json"])
+def test_no_damaged_number_in_a_result_goes_unnoticed(tmp_path, name):
+    path = walk(tmp_path) / name
+    entries = {"summary.json": {"results": dict}}.get(name, {})
+    data, right = path.read_bytes(), read_object(path, **entries)
+    noticed = 0
+    for damaged_data in flips(data, min(170, len(data))):
+        path.write_bytes(damaged_data)
+        try:  # a blank may be another one, and the checksum may be one no more
+            assert right.items() <= read_object(path, **entries).items()
+        except RunError as error:
+            noticed += str(path) in str(error)
+    assert noticed > 80
+    damaged_data = re.sub(rb"\d\.\d", b"7.7", data, count=1)
+    assert damaged_data != data
+    path.write_bytes(damaged_data)
+    with pytest.raises(RunError, match="as it was written, with entries that match its checksum"):
+        read_object(path)
+
+
+def test_a_cell_without_its_checksum_is_refused(tmp_path):
+    path = walk(tmp_path) / "cells" / "cell-1,seed-0.json"
+    cell = json.loads(path.read_text())
+    del cell["sha256"]
+    path.write_text(json.dumps(cell))
+    with pytest.raises(RunError, match="'sha256' is a str: got None. Restore it, or remove that"):
+        walk(tmp_path, resume=True)
+
+
+def test_an_entry_that_a_file_lacks_is_an_error_that_names_both(tmp_path):
+    run = Run(tmp_path, ["a"])
+    run.save("a", {"chunk": 1})
+    with pytest.raises(RunError, match="a.state must be .* with an entry 'x': got 'chunk'. Rest"):
+        run.load("a")["x"]
+    run.finish("a", {"norm": 1.0})
+    with pytest.raises(RunError, match="a.json must be .* with an entry 'x': got 'norm'. Restore"):
+        run.result("a")["x"]
+
+
+LOCKS = """
+import fcntl, os, signal, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("locked", flush=True)
+signal.pause()
+"""
+
+
+def test_two_processes_never_work_in_one_folder_and_a_killed_one_leaves_no_lock(tmp_path):
+    unbroken = results(walk(tmp_path / "unbroken"))
+    folder = walk(tmp_path)
+    (folder / "cells" / "cell-2,seed-1.json").unlink()
+    before = results(folder)
+    with subprocess.Popen([sys.executable, "-c", LOCKS, folder], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout.readline() == b"locked\n"
+            for resume in (True, False):
+                with pytest.raises(RunError, match="process at work in it: another one is. Wait"):
+                    walk(tmp_path, resume=resume)
+            assert results(folder) == before
+        finally:
+            other.kill()
+    assert results(walk(tmp_path, resume=True)) == unbroken
+
+
+def test_a_run_keeps_others_out_until_it_ends(tmp_path):
+    wanted = {"experiment": "walk", "config": {}, "command": "walk"}
+    first, second, third = (
+        Run.start(tmp_path, ["cell"], wanted, resume=resume) for resume in (False, True, True)
+    )
+    with first, pytest.raises(RunError, match="another one is"), second:
+        pass
+    with third:
+        pass
+
+
+def test_a_disk_without_locks_can_be_used(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    assert walk(tmp_path).exists()
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_resuming_on_a_read_only_disk_is_a_clear_error(tmp_path, monkeypatch, finished):
+    folder = walk(tmp_path)
+    if not finished:
+        (folder / "cells" / "cell-2,seed-1.json").unlink()
+    before, real = results(folder), open
+
+    def read_only(name, *_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
+
+    def reads(file, mode="r", *args, **options):
+        return real(file, mode, *args, **options) if mode in ("r", "rb") else read_only(file)
+
+    monkeypatch.setattr("os.unlink", read_only)  # also of a file that is not there
+    monkeypatch.setattr("builtins.open", reads)
+    with pytest.raises(RunError, match="cannot write .*Read-only file system.*with --out"):
+        walk(tmp_path, resume=True)
+    monkeypatch.undo()
     assert results(folder) == before
 
 

@@ -3,11 +3,17 @@
 import sys
 from importlib.util import find_spec
 
+import skewflow
+
 NEEDED = ("tyro", "rich", "matplotlib", "jinja2")
 
 
 def main() -> None:
-    """Read the command line and run what it names."""
+    """Read the command line and run what it names; without arguments print the help."""
+    args = sys.argv[1:] or ["--help"]
+    if args == ["--version"]:
+        print(f"skewflow {skewflow.__version__}")
+        return
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise SystemExit(
@@ -29,18 +35,20 @@ def main() -> None:
     bench.command(name="step")(step.main)
     bench.command(name="training")(training.main)
     quality = Quality()
-    bench.command(name="quality", help=quality.title)(reproduce.command(quality, sys.argv[1:]))
+    bench.command(name="quality", help=quality.title)(reproduce.command(quality, args))
 
     app = tyro.extras.SubcommandApp()
     app.command(bench, name="bench", help="Measure what something costs, against its rivals.")
-    app.command(reproduce.app(sys.argv[1:]), name="reproduce", help="Run an experiment by name.")
+    app.command(reproduce.app(args), name="reproduce", help="Run an experiment by name.")
     app.command(name="collect")(collect)
     app.command(name="report")(report)
     app.command(name="demo")(demo)
     try:
         app.cli(
             prog="skewflow",
-            description="Optimisation on orthogonal matrices: benchmarks and experiments.",
+            description="Optimisation on orthogonal matrices: benchmarks and experiments. "
+            "`skewflow --version` prints the version.",
+            args=args,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
         )
     except SkewflowError as error:  # its text is written for the user; any other one is a bug

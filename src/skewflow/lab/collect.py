@@ -5,11 +5,9 @@ from typing import Annotated
 
 import tyro
 
-from .experiments import EXPERIMENTS
-from .files import RunError, read_json, read_object, write_bytes, write_json
-from .report.assets import write_assets
-from .report.command import SUMMARY
-from .run import read_starts
+from .files import RunError, read_json, read_object, write_bytes, write_checked, write_json
+from .report.assets import assets
+from .summary import read_run, read_video, shown
 
 COLLECTED = "collected"
 """Stands where a run has its preset."""
@@ -35,42 +33,38 @@ def collected(runs: tuple[Path, ...], out: Path) -> Path:
     Raises:
         RunError: If there are none, or they are not parts of one experiment.
     """
-    summaries = [read_object(run / "summary.json", **SUMMARY) for run in runs]
-    names = sorted({summary["experiment"] for summary in summaries})
-    if len(names) != 1 or names[0] not in EXPERIMENTS:
-        found = ", ".join(names) or "none"
+    parts = [read_run(run) for run in runs]
+    names = sorted({part.experiment.name for part in parts})
+    if len(names) != 1:
         raise RunError(
-            f"runs that are collected must be of one experiment that this version knows: got "
-            f"{found}. Name the folders of finished runs, each with its summary.json."
+            "runs that are collected must be of one experiment: got "
+            f"{', '.join(names) or 'none'}. Name the folders of finished runs, each with its "
+            "summary.json."
         )
-    experiment = EXPERIMENTS[names[0]]
-    clocks = [read_object(run / "timing.json") for run in runs]
-    parts = [summary["results"] for summary in summaries]
-    results, timing = experiment.merge(list(zip(parts, clocks, strict=True)))
+    experiment = parts[0].experiment
+    folder = out / experiment.name
+    _check_target(folder)
+    with shown(", ".join(str(run / "summary.json") for run in runs)):
+        results, timing = experiment.merge([(p.summary["results"], p.timing) for p in parts])
+        verdict = experiment.verdict(results)
+        files = assets(experiment, results, timing)
+        experiment.videos(results)  # refuses names that `report` would refuse
+    for run in runs:
+        for video in sorted((run / "videos").glob("*.gif")):
+            files[f"videos/{video.name}"] = read_video(video)
     whole = {
         "experiment": experiment.name,
         "preset": COLLECTED,
-        "command": "\n".join(summary["command"] for summary in summaries),
-        "config": {f"run {n}": part["config"] for n, part in enumerate(summaries, 1)},
+        "command": "\n".join(part.summary["command"] for part in parts),
+        "config": {f"run {n}": part.summary["config"] for n, part in enumerate(parts, 1)},
     }
-    folder = out / experiment.name
-    _check_target(folder)
-    starts = [
-        {"run": str(n), **start}
-        for n, run in enumerate(runs, 1)
-        for start in read_starts(run / "environment.json")
-    ]
+    starts = [{"run": str(n), **start} for n, p in enumerate(parts, 1) for start in p.starts]
     write_json(folder / "environment.json", starts)
-    write_json(folder / "timing.json", timing)
+    write_checked(folder / "timing.json", timing)
     write_json(folder / "config.json", whole)
-    for run in runs:
-        for video in sorted((run / "videos").glob("*.gif")):
-            write_bytes(folder / "videos" / video.name, video.read_bytes())
-    write_json(
-        folder / "summary.json",
-        {**whole, "verdict": experiment.verdict(results), "results": results},
-    )
-    write_assets(experiment, results, timing, folder)
+    write_checked(folder / "summary.json", {**whole, "verdict": verdict, "results": results})
+    for name, data in files.items():
+        write_bytes(folder / name, data)
     return folder
 
 

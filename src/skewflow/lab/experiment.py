@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .files import RunError
+from .files import RunError, check_name
 from .run import Run
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
+    def __post_init__(self) -> None:
+        check_name("a table", self.name)
+
     @property
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers (or nan), and so are set flush right."""
@@ -43,6 +46,9 @@ class Figure:
     draw: Callable[["Canvas"], None]
     size: tuple[float, float] = (7.0, 4.2)
 
+    def __post_init__(self) -> None:
+        check_name("a figure", self.name)
+
 
 @dataclass(frozen=True)
 class Video:
@@ -50,6 +56,9 @@ class Video:
 
     name: str
     caption: str
+
+    def __post_init__(self) -> None:
+        check_name("a video", self.name)
 
 
 class Experiment(ABC, Generic[Config]):

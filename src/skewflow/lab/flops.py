@@ -2,9 +2,9 @@
 
 The convention: a product of m x k and k x n matrices counts 2mkn; an addition, subtraction,
 multiplication, division, square root or trigonometric function of one number counts 1; a sum of n
-numbers counts n, a length 2n. Copying, indexing, changing signs, absolute values and comparisons
-count 0, and so do operations on integers. A singular value decomposition counts
-14 m n^2 + 8 n^3 and a solve 2/3 n^3 + 2 n^2 m (Golub and Van Loan).
+numbers counts n, a length 2n. Copying, indexing, changing signs, absolute values, comparisons and
+drawing random numbers count 0, and so do operations on integers. A singular value decomposition
+counts 14 m n^2 + 8 n^3 and a solve 2/3 n^3 + 2 n^2 m (Golub and Van Loan).
 """
 
 from collections.abc import Callable
@@ -17,13 +17,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _ONE = {"add", "sub", "mul", "div", "rsub", "sqrt", "cos", "sin", "exp", "log2", "reciprocal"}
 _ONE |= {"pow", "square"}
 _SUMS = {"sum", "mean"}
-_FREE = {"abs", "neg", "amax", "amin", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "isfinite"}
+_FREE = {
+    "abs",
+    "neg",
+    "amax",
+    "amin",
+    "aminmax",
+    "max",
+    "min",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "isfinite",
+}
 _FREE |= {"all", "any", "bitwise_and", "logical_and", "index", "index_put", "index_copy", "copy"}
 _FREE |= {"clone", "detach", "view", "_unsafe_view", "reshape", "expand", "transpose", "permute"}
 _FREE |= {"t", "select", "slice", "unbind", "unsqueeze", "squeeze", "stack", "cat", "diagonal"}
 _FREE |= {"eye", "zeros", "ones", "empty", "fill", "zero", "_to_copy", "_local_scalar_dense"}
 _FREE |= {"zeros_like", "ones_like", "new_zeros", "alias", "lift_fresh", "full", "where"}
-_FREE |= {"gather", "index_select", "split", "arange", "clamp"}
+_FREE |= {"gather", "index_select", "split", "arange", "clamp", "rand", "scalar_tensor"}
 
 
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,10 +11,15 @@ from ..geometry.checks import orthogonality_error
 from ..geometry.matrices import as_matrices
 from ..nn import orthogonal_parameters
 from ..optim import FlowSGD, split_parameters
+from .series import SeriesSGD
 
-Method = Literal["vanilla", "exact", "s=2", "s=r", "auto"]
-"""SGD on everything; or FlowSGD on the marked weights, with all of omega, with a matching, with
-blocks of r* rows, or with the measured choice."""
+Method = Literal[
+    "vanilla", "adam", "exact", "s=2", "s=log", "s=sqrt", "s=r", "auto",
+    "taylor20", "taylor100", "taylor200",
+]  # fmt: skip
+"""SGD or Adam on everything; or FlowSGD on the marked weights, with all of omega, with a matching,
+with blocks of ln d, sqrt d or r* rows, or with the measured choice; or the exact step by a Taylor
+series of so many terms."""
 
 
 def r_star(d: int) -> int:
@@ -31,14 +36,15 @@ def block_size(method: Method, d: int) -> int | Literal["dense", "auto"]:
     """What FlowSGD is given for a matrix of d rows.
 
     Example:
-        >>> [block_size(method, 144) for method in ("exact", "s=2", "s=r", "auto")]
-        ['dense', 2, 29, 'auto']
+        >>> [block_size(method, 144) for method in ("exact", "s=2", "s=log", "s=sqrt", "s=r")]
+        ['dense', 2, 5, 12, 29]
     """
     if method == "auto":
         return "auto"
     if method == "exact":
         return "dense"
-    return 2 if method == "s=2" else r_star(d)
+    sizes = {"s=2": 2, "s=log": math.ceil(math.log(d)), "s=sqrt": math.ceil(d**0.5)}
+    return sizes[method] if method in sizes else r_star(d)
 
 
 def make_optimizers(
@@ -55,23 +61,31 @@ def make_optimizers(
 
     Args:
         model: Holds at least one marked weight, see `skewflow.nn.mark_orthogonal`.
-        method: How it is trained. The marks are ignored by "vanilla".
-        lr: Learning rate of SGD, for all weights or all that are not marked.
-        orthogonal_lr: Learning rate of FlowSGD.
-        momentum: Of both.
+        method: How it is trained. The marks are ignored by "vanilla" and "adam".
+        lr: Learning rate of SGD or Adam, for all weights or all that are not marked.
+        orthogonal_lr: Learning rate of the marked weights.
+        momentum: Of SGD and of the marked weights.
         seed: Of FlowSGD's draws.
         guard_every: Steps between FlowSGD's looks at the drift, of those that no graph replays.
     """
     if method == "vanilla":
         return [torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)]
+    if method == "adam":
+        on_cuda = next(model.parameters()).is_cuda
+        return [torch.optim.Adam(model.parameters(), lr=lr, capturable=on_cuda)]
     marked, rest = split_parameters(model)
+    sgd = torch.optim.SGD(rest, lr=lr, momentum=momentum)
+    if method.startswith("taylor"):
+        terms = int(method.removeprefix("taylor"))
+        weights = [p for _, p in marked]
+        return [SeriesSGD(weights, orthogonal_lr, terms=terms, momentum=momentum), sgd]
     sizes: dict[int | str, list[tuple[str, nn.Parameter]]] = {}
     for name, p in marked:
         d = as_matrices(p).shape[-2]
         sizes.setdefault(block_size(method, d), []).append((name, p))
     groups = [{"params": params, "block_size": size} for size, params in sizes.items()]
     flow = FlowSGD(groups, orthogonal_lr, momentum=momentum, seed=seed, guard_every=guard_every)
-    return [flow, torch.optim.SGD(rest, lr=lr, momentum=momentum)]
+    return [flow, sgd]
 
 
 def largest_error(model: nn.Module) -> float:

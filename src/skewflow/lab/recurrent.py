@@ -26,7 +26,8 @@ class Rates:
     """Learning rates of a task.
 
     What a transition turns too far, or a bias shrinks too much, adds up along the sequence: theirs
-    are divided by its length. How they were chosen is said in `CHOICE`.
+    are divided by its length. They were set by hand, see `BY_HAND`; a search may multiply the one
+    that is the method's own, see `Learner`.
     """
 
     free: float
@@ -42,12 +43,12 @@ class Rates:
 COPYING = Rates(3e-3, 0.01, {"FlowSGD": 0.3, "FlowAdam": 0.05, "geotorch": 0.02})
 PIXELS = Rates(1e-3, 0.5, {"FlowSGD": 0.005, "FlowAdam": 0.05, "geotorch": 0.05})
 """Linear states are enough to copy, but not to read: there the bias has to move."""
-CHOICE = (
+BY_HAND = (
     "Learning rates are set by hand, not by an even search: those of FlowSGD and FlowAdam, and "
     "with them those of the free weights that all orthogonal nets share, by trying a handful at "
     "small size; geotorch's by one correction; the LSTM has Adam's default in torch, 1e-3."
 )
-"""What tables and figures that compare the methods have to say of `COPYING` and `PIXELS`."""
+"""What tables and figures have to say of `COPYING` and `PIXELS` if no search was made."""
 
 
 class SequenceNet(nn.Module):
@@ -78,12 +79,26 @@ class Learner:
         hidden: Width of the recurrent layer.
         seed: Of the weights, the same for all methods with an orthogonal transition.
         device: Where it runs.
+        factor: On the learning rate that is the method's own: that of the transition; if that is
+            fixed, of the input weights and the head; of the whole LSTM.
     """
 
     def __init__(
-        self, task: Task, method: Method, *, hidden: int, seed: int, device: torch.device | str
+        self,
+        task: Task,
+        method: Method,
+        *,
+        hidden: int,
+        seed: int,
+        device: torch.device | str,
+        factor: float = 1.0,
     ) -> None:
         self.task, self.step = task, 0
+        rates = COPYING if isinstance(task, Copying) else PIXELS
+        own = {**rates.transition, "fixed": rates.free, "LSTM": rates.lstm}
+        self.rate = factor * own[method]
+        """The learning rate that is the method's own; a transition's before it is divided."""
+        self._rates = rates
         number = int(torch.randint(2**31, (), generator=spawn(seed, "weights")))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
@@ -99,18 +114,18 @@ class Learner:
 
     def _make_optimizers(self, method: Method) -> list[torch.optim.Optimizer]:
         layer, head, length = self.net.layer, self.net.head, self.task.length
-        rates = COPYING if isinstance(self.task, Copying) else PIXELS
         if not isinstance(layer, OrthogonalRNN):
-            return [torch.optim.Adam(self.net.parameters(), lr=rates.lstm)]
+            return [torch.optim.Adam(self.net.parameters(), lr=self.rate)]
         cell = layer.cell
+        free = self.rate if method == "fixed" else self._rates.free
         groups: list[dict[str, Any]] = [
-            {"params": [*cell.input.parameters(), *head.parameters()], "lr": rates.free},
-            {"params": [*cell.activation.parameters()], "lr": rates.bias / length},
+            {"params": [*cell.input.parameters(), *head.parameters()], "lr": free},
+            {"params": [*cell.activation.parameters()], "lr": self._rates.bias / length},
         ]
         if method == "fixed":
             cell.weight_hh.requires_grad_(False)
             return [torch.optim.RMSprop(groups, alpha=0.9)]
-        lr = rates.transition[method] / length
+        lr = self.rate / length
         if method == "geotorch":
             import geotorch
 

@@ -23,8 +23,8 @@ from rich.progress import (
 from ..kernels.permutation.cpu import start_threads
 from .experiment import Experiment
 from .experiments import EXPERIMENTS
-from .files import RunError, read_json, write_json
-from .report.assets import write_assets
+from .files import RunError, read_json, read_object, write_bytes, write_checked
+from .report.assets import assets
 from .run import Run
 
 OF_THE_MACHINE = ("data", "device", "precision")
@@ -68,7 +68,7 @@ def execute(
     cells = experiment.cells(config)
     _check_finite(config)
     start_threads()
-    run = Run.start(
+    with Run.start(
         folder,
         cells,
         wanted,
@@ -76,8 +76,15 @@ def execute(
         besides=experiment.environment(config),
         same=experiment.machine(config),
         check=partial(experiment.check_finished, config),
-    )
-    console = console or Console(stderr=True)
+    ) as run:
+        _work(experiment, config, wanted, run, console or Console(stderr=True))
+    return folder
+
+
+def _work(
+    experiment: Experiment[Any], config: Any, wanted: dict[str, Any], run: Run, console: Console
+) -> None:
+    folder, cells = run.folder, run.cells
     if run.changed:
         console.print(
             f"note: {', '.join(run.changed)} changed since an earlier start of this run; what is "
@@ -95,13 +102,14 @@ def execute(
     done = {cell: result for cell in cells if (result := run.result(cell)) is not None}
     results = experiment.summarise(config, done)
     verdict = experiment.verdict(results)
-    write_json(folder / "summary.json", {**wanted, "verdict": verdict, "results": results})
-    write_assets(experiment, results, read_json(folder / "timing.json"), folder)
+    write_checked(folder / "summary.json", {**wanted, "verdict": verdict, "results": results})
+    timing = read_object(folder / "timing.json")
+    for name, data in assets(experiment, results, timing).items():
+        write_bytes(folder / name, data)
     with _bar(console) as bar:
         task = bar.add_task(f"{experiment.name} videos", total=1.0, visible=False)
         run.on_progress = partial(_advance, bar, task, 0)
         experiment.film(config, results, run)
-    return folder
 
 
 def _check_finite(config: Any) -> None:
@@ -189,7 +197,7 @@ def _advance(bar: Progress, task: TaskID, number: int, part: float) -> None:
 
 def _preset(args: Sequence[str]) -> str:
     """The preset on the command line; it sets the defaults of all other options."""
-    for word, after in zip(args, [*args[1:], ""], strict=True):
+    for word, after in zip(args, [*args, ""][1:], strict=True):
         name = after if word == "--preset" else word.removeprefix("--preset=")
         if word.startswith("--preset") and name in PRESETS:
             return name

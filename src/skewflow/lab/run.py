@@ -3,38 +3,45 @@
 config.json       what was asked for
 environment.json  one entry for each start: commit, versions, machine
 metrics.jsonl     one line for each measurement, in the order of the cells
-cells/NAME.json   the result of a finished cell
-cells/NAME.state  the inner state of an unfinished one
+cells/NAME.json   the result of a finished cell, with a checksum
+cells/NAME.state  the inner state of an unfinished one, with a checksum
 kept/NAME.pt      what a finished cell leaves besides its result: a trained policy, say
 videos/NAME.gif   drawn from it
-timing.json       everything that was read off a clock
-summary.json      the results: no clock times, so that a resumed run ends in the same bytes
+timing.json       everything that was read off a clock, with a checksum
+summary.json      the results, with a checksum: no clock times, so that a resumed run ends in the
+                  same bytes
 """
 
-import io
 import json
 import os
-import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from .environment import environment
 from .files import (
     ANEW,
+    CHECKSUM,
+    Entries,
     RunError,
     cannot_write,
+    check_name,
     damaged,
+    load_tensors,
     read_json,
     read_object,
+    remove,
+    save_tensors,
     write_bytes,
+    write_checked,
     write_json,
 )
+from .lock import locked
 
 AGAIN = "Restore it, or remove that file: --resume then makes its cell again."
+FROM_THE_START = "Restore it, or remove that file: its cell then starts at its beginning."
 
 
 class Run:
@@ -47,8 +54,7 @@ class Run:
 
     def __init__(self, folder: Path, cells: Sequence[str]) -> None:
         for cell in cells:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9=.,_+-]*", cell):
-                raise ValueError(f"a cell's name becomes a file's name: got {cell!r}.")
+            check_name("a cell", cell)
         if len(set(cells)) != len(cells):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
             raise RunError(
@@ -66,6 +72,7 @@ class Run:
         self._seconds = 0.0
 
     @classmethod
+    @contextmanager
     def start(
         cls,
         folder: Path,
@@ -76,8 +83,8 @@ class Run:
         besides: Mapping[str, str] | None = None,
         same: Collection[str] = (),
         check: "Callable[[Run], None]" = lambda run: None,
-    ) -> "Run":
-        """Make the folder, or go on in the one that is there.
+    ) -> "Iterator[Run]":
+        """Make the folder, or go on in the one that is there, and keep other processes out of it.
 
         Args:
             folder: The run's folder.
@@ -89,11 +96,25 @@ class Run:
             check: Raises where the results of finished cells are none that can be gone on with.
 
         Raises:
-            RunError: If the folder holds another run, or a damaged one; nothing is changed then.
+            RunError: If the folder holds another run, or a damaged one, or another process is at
+                work in it; nothing is changed then.
         """
         run = cls(folder, cells)
+        with locked(folder):
+            run._start(wanted, resume, besides or {}, same, check)
+            yield run
+
+    def _start(
+        self,
+        wanted: dict[str, Any],
+        resume: bool,
+        besides: Mapping[str, str],
+        same: Collection[str],
+        check: "Callable[[Run], None]",
+    ) -> None:
+        folder = self.folder
         path = folder / "config.json"
-        now = {**environment(wanted["config"].get("device", "cpu")), **(besides or {})}
+        now = {**environment(wanted["config"].get("device", "cpu")), **besides}
         starts: list[dict[str, str]] = []
         if _exists(path):
             if not resume:
@@ -105,13 +126,13 @@ class Run:
             found = read_object(path, experiment=str, config=dict, command=str)
             _same_config(found, wanted, folder)
             starts = read_starts(folder / "environment.json")
-            run.changed = sorted(
+            self.changed = sorted(
                 {k for then in starts for k in {*now, *then} if now.get(k) != then.get(k)}
                 - {"date"}
             )
             _same_machine(starts, now, same, folder)
-            check(run)
-            run._recover()
+            check(self)
+            self._recover()
         elif any((folder / "cells").glob("*")):
             raise RunError(
                 f"{path} must be there, since {folder / 'cells'} holds results: without it nobody "
@@ -119,12 +140,13 @@ class Run:
             )
         write_json(folder / "environment.json", [*starts, now])
         write_json(path, wanted)
-        return run
 
     def result(self, cell: str) -> dict[str, Any] | None:
         """What a finished cell gave, or None."""
         path = self.file(cell)
-        return read_object(path, AGAIN) if path.exists() else None
+        if not path.exists():
+            return None
+        return Entries(path, read_object(path, AGAIN, **{CHECKSUM: str}), AGAIN)
 
     def file(self, cell: str) -> Path:
         """Where the result of a finished cell is."""
@@ -134,23 +156,21 @@ class Run:
         """Record a cell's result; its inner state is not needed any more."""
         self._sync_metrics()
         self.time(cell, "seconds", self._elapsed())
-        write_json(self.folder / "timing.json", self._timing)
-        write_json(self._path(cell, "json"), result)
-        self._path(cell, "state").unlink(missing_ok=True)
+        write_checked(self.folder / "timing.json", self._timing)
+        write_checked(self._path(cell, "json"), result)
+        remove(self._path(cell, "state"))
         self._restart_clock(0.0)
 
     def save(self, cell: str, state: dict[str, Any]) -> None:
         """Store the inner state of an unfinished cell: tensors, numbers and containers of them."""
         self._sync_metrics()
-        buffer = io.BytesIO()
         whole = {
-            "state": state,
+            "state": dict(state),
             "lines": self._lines[cell],
             "seconds": self._elapsed(),
             "timing": self._timing.get(cell, {}),
         }
-        torch.save(whole, buffer)
-        write_bytes(self._path(cell, "state"), buffer.getvalue())
+        save_tensors(self._path(cell, "state"), whole)
 
     def load(self, cell: str) -> dict[str, Any] | None:
         """The inner state that `save` stored last, or None: then the cell starts at its beginning.
@@ -164,14 +184,11 @@ class Run:
         whole = _read_state(path)
         self._restart_clock(whole["seconds"])
         self._timing[cell] = whole["timing"]
-        state: dict[str, Any] = whole["state"]
-        return state
+        return Entries(path, whole["state"], FROM_THE_START)
 
     def keep(self, cell: str, value: dict[str, Any]) -> None:
         """Store what a cell has made and a result cannot hold: tensors, in containers."""
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        write_bytes(self._kept(cell), buffer.getvalue())
+        save_tensors(self._kept(cell), value)
 
     def kept(self, cell: str) -> dict[str, Any]:
         """What `keep` stored.
@@ -179,16 +196,9 @@ class Run:
         Raises:
             RunError: If there is none, or the file is damaged.
         """
-        path = self._kept(cell)
-        try:
-            value: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
-            raise RunError(
-                f"{path} must be what the run of that cell left: it cannot be read "
-                f"({type(error).__name__}). Restore it, or remove {self._path(cell, 'json')}: "
-                "--resume then makes that cell again."
-            ) from error
-        return value
+        path, result = self._kept(cell), self._path(cell, "json")
+        way_out = f"Restore it, or remove {result}: --resume then makes that cell again."
+        return load_tensors(path, way_out)
 
     def _kept(self, cell: str) -> Path:
         return self.folder / "kept" / f"{cell}.pt"
@@ -219,6 +229,8 @@ class Run:
 
     def _recover(self) -> None:
         """Drop the metrics that a stopped cell will measure again, and a line cut short."""
+        for leftover in self.folder.rglob(".*.tmp"):  # of a process that was killed as it wrote
+            remove(leftover)
         timing, metrics = self.folder / "timing.json", self.folder / "metrics.jsonl"
         if timing.exists():
             self._timing = read_object(timing)
@@ -230,7 +242,7 @@ class Run:
             state = self._path(cell, "state")
             if self.result(cell) is not None:
                 most[cell] = float("inf")
-                state.unlink(missing_ok=True)
+                remove(state)
             elif state.exists():
                 most[cell] = _read_state(state)["lines"]
         kept = []
@@ -277,17 +289,11 @@ def _is_start(start: object) -> bool:
 
 def _read_state(path: Path) -> dict[str, Any]:
     """What `Run.save` wrote."""
-    try:
-        whole = torch.load(path, weights_only=True, map_location="cpu")
-        good = all(isinstance(whole[name], kind) for name, kind in _STATE.items())
-        problem = "its entries are others"
-    except Exception as error:  # junk fails anywhere in the unpickler, with any kind of error
-        good, problem = False, type(error).__name__
-    if not good:
-        raise RunError(
-            f"{path} must be a state that a run saved: it cannot be read ({problem}). Restore it, "
-            "or remove that file: its cell then starts at its beginning."
-        )
+    whole = load_tensors(path, FROM_THE_START)
+    for name, kind in _STATE.items():
+        if not isinstance(found := whole.get(name), kind):
+            rule = f"a state that a run saved, whose {name!r} is a {kind.__name__}"
+            raise damaged(path, rule, found, FROM_THE_START)
     return whole
 
 

@@ -103,17 +103,33 @@ class Pixels:
         batch: Images in a batch; those left over at the end of an epoch are not used in it.
         seed: Of the permutation and of the order of the images.
         device: Where the images are kept.
+        images: Training images to use, the first ones; all when omitted.
+        pool: Side of the squares of pixels that are read as one, their mean.
+        held_out: Measure on the last tenth of the training images, and train on the others.
 
     Raises:
-        RunError: If a batch holds more than all training images.
+        RunError: If a batch holds more than all training images, or the squares do not fill them.
     """
 
     inputs, classes = 1, 10
 
     def __init__(
-        self, data: Digits, order: Order, *, batch: int, seed: int, device: torch.device | str
+        self,
+        data: Digits,
+        order: Order,
+        *,
+        batch: int,
+        seed: int,
+        device: torch.device | str,
+        images: int | None = None,
+        pool: int = 1,
+        held_out: bool = False,
     ) -> None:
-        train, test = _split(data)
+        train, test = (_pooled(part, pool) for part in _split(data))
+        train = _part(train, slice(None, images))
+        if held_out:
+            cut = len(train.labels) * 9 // 10
+            train, test = _part(train, slice(None, cut)), _part(train, slice(cut, None))
         if batch > (num := len(train.labels)):
             raise RunError(f"`batch` must be at most the {num} training images: got {batch}.")
         self.length = train.pixels[0].numel()
@@ -153,6 +169,17 @@ class Pixels:
             said = net(pixels[first : first + 500].mT.unsqueeze(-1), last=True).argmax(-1)
             right += int((said == labels[first : first + 500]).sum())
         return right / len(labels)
+
+
+def _pooled(images: Images, pool: int) -> Images:
+    side = images.pixels.shape[-1]
+    if side % pool:
+        raise RunError(f"`pool` must divide the side of the images, {side}: got {pool}.")
+    return Images(images.name, functional.avg_pool2d(images.pixels, pool), images.labels)
+
+
+def _part(images: Images, part: slice) -> Images:
+    return Images(images.name, images.pixels[part], images.labels[part])
 
 
 def _split(data: Digits) -> tuple[Images, Images]:

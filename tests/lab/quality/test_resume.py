@@ -13,7 +13,7 @@ from skewflow.lab.bench.quality import race
 from skewflow.lab.bench.quality.experiment import Quality
 from skewflow.lab.bench.quality.matrix_problems import PCA
 from skewflow.lab.bench.quality.suite import Entry
-from skewflow.lab.files import RunError
+from skewflow.lab.files import RunError, write_checked
 from skewflow.lab.reproduce import execute
 
 ENTRY = Entry(PCA, (), (), (7, 3), (1.0, 1.0))
@@ -56,7 +56,11 @@ def folder(made, tmp_path):
 def edit(path, change):
     value = json.loads(path.read_text())
     change(value)
-    path.write_text(json.dumps(value))
+    if isinstance(value, dict):
+        del value["sha256"]
+        write_checked(path, value)
+    else:
+        path.write_text(json.dumps(value))
 
 
 def contents(folder):

@@ -39,8 +39,8 @@ def check(raw: bytes, checksum: str, name: str) -> None:
         )
 
 
-def fetch(url: str, path: Path, checksum: str | None) -> None:
-    """Download a file, whole or not at all.
+def fetch(url: str, path: Path, checksum: str) -> None:
+    """Download a file with this checksum, whole or not at all.
 
     Raises:
         RunError: If that fails; the message names both ways to get the file.

@@ -21,7 +21,8 @@ from ..seeds import spawn
 
 MOMENTUM = 0.9
 
-Trained = Method | Literal["geoopt"]
+Trained = Method | Literal["default", "geoopt"]
+"""A way of training; "default" is "vanilla" from torch's initialisation."""
 Layers = Literal["both", "second"]
 """Which hidden weights are kept orthogonal."""
 
@@ -81,16 +82,25 @@ def _parted(images: Images, name: str) -> tuple[Images, Images]:
     return first, second
 
 
-def make_network(num_pixels: int, width: int, layers: Layers, seed: int) -> nn.Sequential:
+def make_network(
+    num_pixels: int, width: int, layers: Layers, seed: int, *, default: bool = False
+) -> nn.Sequential:
     """Two hidden layers of tanh and a free linear head (Sec. 6.2).
 
     Both hidden weights start orthogonal, at 784 pixels and width 100 in ST(784, 100) and O(100),
-    and `layers` of them are marked so that they stay orthogonal.
+    and `layers` of them are marked so that they stay orthogonal. With `default` all weights and
+    biases start as torch draws them for `nn.Linear`.
     """
     first = (OrthogonalLinear if layers == "both" else nn.Linear)(num_pixels, width)
     second, head = OrthogonalLinear(width, width), nn.Linear(width, 10)
     generator = spawn(seed, "weights")
     with torch.no_grad():
+        if default:
+            for layer in (first, second, head):
+                bound = layer.in_features**-0.5
+                layer.weight.uniform_(-bound, bound, generator=generator)
+                layer.bias.uniform_(-bound, bound, generator=generator)
+            return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), head)
         for layer in (first, second):
             orthogonal_(layer.weight, generator=generator)
             layer.bias.zero_()
@@ -159,7 +169,7 @@ def optimizers_of(
     if method == "geoopt":
         sgd = torch.optim.SGD(rest, lr=lr, momentum=MOMENTUM)
         return [Geoopt(weights, scale * lr, MOMENTUM), sgd]
-    if method == "vanilla":
+    if method == "vanilla" or method == "default":  # mypy narrows by == only
         groups: list[dict[str, Any]] = [{"params": weights, "lr": scale * lr}]
         groups.append({"params": [p for _, p in rest]})
         return [torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM)]
@@ -182,7 +192,8 @@ class Training:
         scale: That of the hidden weights over `lr`.
         batch: Images in a step.
         epochs: Length of the whole training.
-        seed: Of weights, order of the images and blocks; the same weights for every method.
+        seed: Of weights, order of the images and blocks; the same weights for every method but
+            "default".
     """
 
     def __init__(
@@ -199,7 +210,9 @@ class Training:
         seed: int,
     ) -> None:
         self.split, self.batch, self.epochs, self.seed = split, batch, epochs, seed
-        self.model = make_network(split.num_pixels, width, layers, seed)
+        self.model = make_network(
+            split.num_pixels, width, layers, seed, default=method == "default"
+        )
         self.model.to(split.train[0].device)
         self.optimizers = optimizers_of(self.model, method, lr, scale, seed)
         self._lrs = [[group["lr"] for group in o.param_groups] for o in self.optimizers]

@@ -1,184 +1,132 @@
-"""PlainNet-110 on CIFAR-10 with orthogonal convolutions (Sec. 6.2, Fig. 5)."""
+"""PlainNets on CIFAR-10 with orthogonal convolutions (Sec. 6.2, Fig. 5; Sec. 9.1)."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from ..data.colour import Colours, ColourSet, default_colours, load_colours
 from ..environment import check_device
 from ..experiment import Experiment, Figure, Table, Timing
 from ..files import RunError
-from ..lanes import Lane, Precision, SideBySide
-from ..methods import Method, largest_error, make_optimizers, rate_factor
-from ..plainnet import PlainNet
 from ..run import Run
 from ..threads import one_thread
-from .cifar_report import draw_curves, table_of_methods, verdict_of
+from ._cifar_series import first_steps
+from ._cifar_training import CifarConfig, Setting, chosen, grid_of, train_all
+from .cifar_report import (
+    draw_curves,
+    table_of_claims,
+    table_of_methods,
+    tables_of_series,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-Trained = Literal["vanilla", "ortinit", "exact", "s=2", "s=r"]
-"""The paper's methods; "ortinit" is vanilla from the orthogonal weights that the others start from.
-"""
-
-Curve = list[dict[str, float | None]]
 SOURCES = {"cifar10": "CIFAR-10", "digits": "scikit-learn's digits (in the place of CIFAR-10)"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CifarConfig:
-    """A deep plain network, trained by the paper's methods side by side on the same batches.
-
-    Every method is searched: vanilla and ortinit on `lrs`, the others on `scales`, on training
-    images of which a tenth is held out; the best setting goes on with all.
-
-    Every batch norm begins with the bias `shift`. With 0, torch's, half of the units of a layer are
-    cut and gradients grow in every layer: the first one's are more than 1e4 times the last one's,
-    and rounding grows alike. With 1.25 they are of one size.
-    """
-
-    methods: tuple[Trained, ...] = ("vanilla", "ortinit", "exact", "s=2", "s=r")
-    """What is compared."""
-    depth: int = 110
-    """Layers: 3 n + 2."""
-    width: int = 16
-    """Channels of the first stage."""
-    batch: int = 128
-    """Images in a batch."""
-    epochs: int = 100
-    """Of the runs that are reported; learning rates drop tenfold at 3/9, 6/9 and 8/9 of them."""
-    search_epochs: int = 3
-    """Of each setting of the search, without drops."""
-    shift: float = 1.25
-    """Bias of every batch norm at the start."""
-    lr: float = 0.1
-    """Learning rate of the weights that are not orthogonal (the paper's baseline)."""
-    lrs: tuple[float, ...] = (0.05, 0.1, 0.5)
-    """Searched for vanilla and ortinit (the paper's grid)."""
-    scales: tuple[float, ...] = (0.1, 1.0, 10.0)
-    """Searched for the others: FlowSGD's learning rate over `lr` (the paper's grid)."""
-    images: int | None = None
-    """Train on so many images only; on all when omitted."""
-    data: Colours = field(default_factory=default_colours)
-    """"cifar10" or "digits"."""
-    precision: Precision = "bf16" if torch.cuda.is_available() else "float32"
-    """Of the products in the network; weights and optimisers are float32."""
-    device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    """Where everything is."""
-    save_every: int = 5
-    """Epochs between two checkpoints."""
-    seeds: tuple[int, ...] = (0,)
-    """One run of every method each."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One lane: a method, with the number its grid varies."""
-
-    method: Trained
-    value: float
-
-    @property
-    def name(self) -> str:
-        """Of its curve."""
-        return f"{self.method} {'lr' if self.vanilla else 'scale'} {self.value:g}"
-
-    @property
-    def vanilla(self) -> bool:
-        """All weights are stepped by SGD."""
-        return self.method in ("vanilla", "ortinit")
 
 
 class Cifar(Experiment[CifarConfig]):
     """A cell for the search, then one for each seed; all methods train in it side by side."""
 
     name = "cifar"
-    title = "PlainNet-110 on CIFAR-10 with orthogonal convolutions"
+    title = "PlainNet on CIFAR-10 with orthogonal convolutions"
     paper = (
         "Orthogonal optimisation improves the training of PlainNet-110 over SGD with momentum "
-        "(about 66% test accuracy); s = 2 is too noisy, s = d / ln d is competitive with the exact "
-        "method (Sec. 6.2). The figure's values are not in the text."
+        "(about 66% test accuracy), vanilla Adam is challenging; s = 2 is too noisy, s = d / log d "
+        "is competitive with the exact method (Sec. 6.2), s = log d and sqrt d did not train "
+        "properly, and neither did exact steps with a Taylor series of 100 terms, 200 were "
+        "acceptable (Sec. 9.1). The figure's values are not in the text."
     )
-    preset_help = '"quick" takes half a minute; "paper" is for a GPU.'
+    preset_help = '"quick" takes half a minute, "cpu" an hour on one core; "paper" is for a GPU.'
     presets: Mapping[str, CifarConfig] = {
         "quick": CifarConfig(
             depth=8, width=4, batch=32, epochs=3, search_epochs=1, images=640, save_every=1,
             precision="float32", device="cpu",
         ),
+        # A search of 44 settings x 4 epochs and 3 seeds x 14 networks x 12 epochs: 4 million images
+        # at 0.7 ms, twice that for a series; a minute or two for the series in PlainNet-110.
+        "cpu": CifarConfig(
+            methods=(
+                "vanilla", "adam", "ortinit", "exact", "s=2", "s=log", "s=sqrt", "s=r",
+                "taylor20", "taylor100", "taylor200",
+            ),
+            unshifted=("vanilla", "exact", "s=r"),
+            depth=20, width=8, batch=64, epochs=12, search_epochs=4, images=6_000,
+            test_images=1_000, series_depth=110, lrs=(0.02, 0.05, 0.1, 0.5),
+            adam_lrs=(3e-4, 1e-3, 3e-3, 1e-2), scales=(0.01, 0.1, 1.0, 10.0), save_every=1,
+            seeds=(0, 1, 2), precision="float32", device="cpu",
+        ),
         "paper": CifarConfig(),
     }  # fmt: skip
 
     def cells(self, config: CifarConfig) -> Sequence[str]:
-        """The search and the seeds."""
+        """The search and the seeds; before them, where a series breaks."""
         _check(config)
-        return ["search", *(f"seed-{seed}" for seed in config.seeds)]
+        series = [] if config.series_depth is None else ["series"]
+        return [*series, "search", *(f"seed-{seed}" for seed in config.seeds)]
 
     @one_thread()
     def run_cell(self, config: CifarConfig, cell: str, run: Run) -> dict[str, Any]:
         """Train all settings of the cell side by side."""
-        train, test = _images(config, held_out=cell == "search")
-        if cell == "search":
-            settings = [
-                Setting(method, value)
-                for method in config.methods
-                for value in (config.lrs if Setting(method, 0).vanilla else config.scales)
-            ]
-            seed, epochs = config.seeds[0], config.search_epochs
-        else:
+        if cell == "series":
+            return first_steps(config)
+        settings = grid_of(config)
+        seed, epochs = config.seeds[0], config.search_epochs
+        if cell != "search":
             found = run.result("search")
             assert found is not None  # the cell before this one
-            settings = [Setting(method, found["best"][method]) for method in config.methods]
+            settings = chosen(config, found["best"])
             seed, epochs = int(cell.removeprefix("seed-")), config.epochs
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):
-            curves, errors = _train(config, settings, seed, epochs, train, test, cell, run)
-        result: dict[str, Any] = {"curves": curves, "errors": errors, "images": len(train)}
+            result = train_all(config, settings, seed, epochs, cell, run)
         if cell == "search":
-            result["best"] = _best(settings, curves)
+            result["best"] = best_of(settings, result["curves"])
         return result
 
     def summarise(self, config: CifarConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         """The search, and for each method its curves and final accuracies over the seeds."""
         search = cells["search"]
-        seeds = [cell for name, cell in cells.items() if name != "search"]
+        seeds = [cells[f"seed-{seed}"] for seed in config.seeds]
         methods = {}
-        for method in config.methods:
-            setting = Setting(method, search["best"][method])
+        for setting in chosen(config, search["best"]):
             curves = [cell["curves"][setting.name] for cell in seeds]
-            final = [curve[-1]["test"] for curve in curves]
-            methods[method] = {
+            errors = [cell["errors"][setting.name] for cell in seeds]
+            methods[setting.label] = {
                 "setting": setting.name,
                 "curves": curves,
-                "final": final,
-                "best": [max(row["test"] for row in curve) for curve in curves],
+                "final": [curve[-1]["test"] for curve in curves],
+                # Accuracies on fewer test images do not compete with those on all of them.
+                "best": None
+                if config.test_images is not None
+                else [max(row["test"] for row in curve) for curve in curves],
                 "train": [curve[-1]["train"] for curve in curves],
-                "error": max(cell["errors"][setting.name] for cell in seeds),
+                "error": None if None in errors else max(errors),
+                "norms": [c["norms"][setting.name] for c in seeds if setting.name in c["norms"]],
             }
-        tried = {name: curve[-1]["test"] for name, curve in search["curves"].items()}
         return {
             "depth": config.depth,
             "data": f"{seeds[0]['images']:,} training images of {SOURCES[config.data]}",
             "epochs": config.epochs,
             "shift": config.shift,
-            "search": tried,
+            "search": {name: curve[-1]["test"] for name, curve in search["curves"].items()},
+            "series": cells.get("series"),
             "methods": methods,
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """Whether the paper's order of the methods is found."""
+        """Which of the paper's claims the numbers bear out."""
         return verdict_of(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """The methods, and the search."""
+        """The methods, the claims, and the search."""
         rows = tuple((name, 100 * value) for name, value in results["search"].items())
         caption = "Accuracy in percent on held-out training images, at the end of the search."
         return [
             table_of_methods(results, timing),
+            table_of_claims(results),
+            *tables_of_series(results),
             Table("search", caption, ("setting", "accuracy"), rows),
         ]
 
@@ -195,137 +143,51 @@ class Cifar(Experiment[CifarConfig]):
         return [Figure("curves", caption, draw)]
 
 
-def _check(config: CifarConfig) -> None:
-    """Refuse what cannot run, before the first minute is spent."""
-    check_device(config.device)
-    if config.depth < 5 or (config.depth - 2) % 3:
-        raise RunError(f"--depth must be 3 n + 2 with n >= 1: got {config.depth}.")
-    for name in ("methods", "seeds", "lrs", "scales"):
-        values = getattr(config, name)
-        if not values or len(set(values)) != len(values):
-            raise RunError(f"--{name} must hold values, each once: got {values}.")
-    for name in ("width", "batch", "epochs", "search_epochs", "save_every"):
-        if getattr(config, name) < 1:
-            flag = name.replace("_", "-")
-            raise RunError(f"--{flag} must be at least 1: got {getattr(config, name)}.")
-    if config.images is not None and config.images < 1:
-        raise RunError(f"--images must be positive: got {config.images}.")
-    for name, rates in (("lr", (config.lr,)), ("lrs", config.lrs), ("scales", config.scales)):
-        for rate in rates:
-            if not 0 < rate < math.inf:
-                raise RunError(f"--{name} must be above 0 and finite: got {rate}.")
-
-
-def _images(config: CifarConfig, held_out: bool) -> tuple[ColourSet, ColourSet]:
-    """Training and test images; in the search a tenth of the training images is the test."""
-    device = torch.device(config.device)
-    pixels, labels = load_colours(config.data, "train")
-    pixels, labels = pixels[: config.images], labels[: config.images]
-    if config.batch > 0.9 * len(labels):
-        raise RunError(
-            f"--batch must be at most nine tenths of the {len(labels)} training images, the rest "
-            f"is held out in the search: got {config.batch}."
-        )
-    if held_out:
-        n = len(labels) - len(labels) // 10
-        train = ColourSet.of(pixels[:n], labels[:n], None, device)
-        return train, ColourSet.of(pixels[n:], labels[n:], train, device)
-    train = ColourSet.of(pixels, labels, None, device)
-    return train, ColourSet.of(*load_colours(config.data, "test"), train, device)
-
-
-def _lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
-    with torch.random.fork_rng(devices=[]):  # the same start for all that share it
-        torch.manual_seed(seed)
-        model = PlainNet(config.depth, config.width, shift=config.shift)
-        if setting.method == "vanilla":
-            for module in model.modules():
-                if isinstance(module, nn.Conv2d):
-                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    on_cuda = config.device == "cuda"
-    layout = torch.channels_last if on_cuda else torch.contiguous_format
-    model = model.to(config.device, memory_format=layout)  # type: ignore[call-overload]
-    method: Method = "vanilla" if setting.vanilla else setting.method  # type: ignore[assignment]
-    optimizers = make_optimizers(
-        model,
-        method,
-        lr=setting.value if setting.vanilla else config.lr,
-        orthogonal_lr=config.lr * setting.value,
-        seed=seed,
-        guard_every=1 if on_cuda else 256,
-    )
-    return Lane(model, optimizers, precision=config.precision)
-
-
-def _train(
-    config: CifarConfig,
-    settings: Sequence[Setting],
-    seed: int,
-    epochs: int,
-    train: ColourSet,
-    test: ColourSet,
-    cell: str,
-    run: Run,
-) -> tuple[dict[str, Curve], dict[str, float]]:
-    """The curves of all settings, and how far from the manifold they ended."""
-    side = SideBySide([_lane(config, setting, seed) for setting in settings])
-    names = [setting.name for setting in settings]
-    curves: dict[str, Curve] = {name: [] for name in names}
-    first, rate = 0, 1.0
-    if (state := run.load(cell)) is not None:
-        for lane, its in zip(side.lanes, state["lanes"], strict=True):
-            lane.load_state_dict(its)
-        curves, first, rate = state["curves"], state["epoch"], state["rate"]
-    for epoch in range(first, epochs):
-        wanted = 1.0 if cell == "search" else rate_factor(epoch, epochs)
-        if wanted != rate:
-            rate = wanted
-            for lane in side.lanes:
-                lane.set_lr(rate)
-        if epoch == 1 and cell != "search":
-            _train_in_turn(config, settings, side, train, seed, epoch, cell, run)
-        else:
-            side.train_epoch(train.shuffled(config.batch, seed, epoch))
-        for setting, lane in zip(settings, side.lanes, strict=True):
-            seen = lane.totals()
-            loss = seen["loss"] if math.isfinite(seen["loss"]) else None
-            accuracy = lane.accuracy(test.plain(2_000 if config.device == "cpu" else 10_000))
-            row = {"loss": loss, "train": seen["accuracy"], "test": accuracy}
-            curves[setting.name].append(row)
-            run.metric(cell, setting=setting.name, epoch=epoch, **row)
-        if (epoch + 1) % config.save_every == 0 and epoch + 1 < epochs:
-            lanes = [lane.state_dict() for lane in side.lanes]
-            run.save(cell, {"lanes": lanes, "curves": curves, "epoch": epoch + 1, "rate": rate})
-        run.progress((epoch + 1) / epochs)
-    errors = {
-        setting.name: 0.0 if setting.vanilla else largest_error(lane.model)
-        for setting, lane in zip(settings, side.lanes, strict=True)
-    }
-    return curves, errors
-
-
-def _train_in_turn(
-    config: CifarConfig,
-    settings: Sequence[Setting],
-    side: SideBySide,
-    train: ColourSet,
-    seed: int,
-    epoch: int,
-    cell: str,
-    run: Run,
-) -> None:
-    """An epoch of one lane after the other, on the clock."""
-    for n, setting in enumerate(settings):
-        began = time.perf_counter()
-        side.train_epoch(train.shuffled(config.batch, seed, epoch), only=n)
-        run.time(cell, f"{setting.method} seconds an epoch", time.perf_counter() - began)
-
-
-def _best(settings: Sequence[Setting], curves: Mapping[str, Any]) -> dict[str, float]:
+def best_of(settings: Sequence[Setting], curves: Mapping[str, Any]) -> dict[str, float]:
     """For each method the value with the highest accuracy on the images held out."""
     best: dict[str, Setting] = {}
     for setting in settings:
-        held = best.setdefault(setting.method, setting)
+        held = best.setdefault(setting.label, setting)
         if curves[setting.name][-1]["test"] > curves[held.name][-1]["test"]:
-            best[setting.method] = setting
-    return {method: setting.value for method, setting in best.items()}
+            best[setting.label] = setting
+    return {label: setting.value for label, setting in best.items()}
+
+
+def _check(config: CifarConfig) -> None:
+    """Refuse what cannot run, before the first minute is spent."""
+    check_device(config.device)
+    for flag, depth in (("depth", config.depth), ("series-depth", config.series_depth)):
+        if depth is not None and (depth < 5 or (depth - 2) % 3):
+            raise RunError(f"--{flag} must be 3 n + 2 with n >= 1: got {depth}.")
+    for name in ("methods", "seeds", "lrs", "adam_lrs", "scales"):
+        values = getattr(config, name)
+        if not values or len(set(values)) != len(values):
+            flag = name.replace("_", "-")
+            raise RunError(f"--{flag} must hold values, each once: got {values}.")
+    if len(set(config.unshifted)) != len(config.unshifted):
+        raise RunError(f"--unshifted must hold each value once: got {config.unshifted}.")
+    series = [m for m in (*config.methods, *config.unshifted) if m.startswith("taylor")]
+    if series and "exact" not in config.methods:
+        raise RunError(
+            f"--methods must hold exact, whose setting a series has: got {', '.join(series)}."
+        )
+    if config.series_depth is not None and not series:
+        raise RunError(f"--series-depth needs a series in --methods: got {config.methods}.")
+    if series and config.device == "cuda":
+        raise RunError(
+            f"--methods must be without a series on a GPU: got {', '.join(series)}, whose steps "
+            "no CUDA graph can hold. Use --device cpu."
+        )
+    for name in ("width", "batch", "epochs", "search_epochs", "save_every", "series_steps"):
+        if getattr(config, name) < 1:
+            flag = name.replace("_", "-")
+            raise RunError(f"--{flag} must be at least 1: got {getattr(config, name)}.")
+    for name in ("images", "test_images"):
+        number = getattr(config, name)
+        if number is not None and number < 1:
+            raise RunError(f"--{name.replace('_', '-')} must be positive: got {number}.")
+    rates = {"lr": (config.lr,), "lrs": config.lrs, "scales": config.scales}
+    for name, values in {**rates, "adam-lrs": config.adam_lrs}.items():
+        for rate in values:
+            if not 0 < rate < math.inf:
+                raise RunError(f"--{name} must be above 0 and finite: got {rate}.")

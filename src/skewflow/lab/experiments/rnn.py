@@ -1,28 +1,26 @@
 """Recurrent nets with an orthogonal transition on tasks that need a long memory."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 
 from ..data import SOURCES, Digits, default_images
 from ..environment import check_device, device_name
-from ..experiment import Experiment, Figure, Table, Timing, Value
+from ..experiment import Experiment, Figure, Table, Timing
 from ..files import RunError
-from ..recurrent import CHOICE, Learner, Method, is_missing
+from ..recurrent import Learner, Method, is_missing
 from ..run import Run
 from ..sequences import Copying, Order, Pixels
 from ..threads import one_thread
+from .rnn_report import SOLVED, figures_of, tables_of, verdict_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
-
-SOLVED = 1e-3
-"""Of the baseline: a net below it copies."""
-LARGEST_ERROR = 1e-4
+SEARCH_SEED = 1000
+"""Seed of the trainings that choose the learning rates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +43,16 @@ class RnnConfig:
     """Sequences in a batch."""
     methods: tuple[Method, ...] = get_args(Method)
     """The ways of training."""
+    factors: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
+    """Factors to choose from on the learning rate that is a method's own; one is not searched."""
+    search_iterations: int = 300
+    """Batches of a search on the copying task."""
+    search_epochs: int = 1
+    """Passes of a search on pixels, over nine tenths of the training images."""
+    pool: int = 1
+    """Side of the squares of pixels that are read as one, their mean."""
+    images: int | None = None
+    """Train on so many images only; on all when omitted."""
     data: Digits = field(default_factory=default_images)
     """"mnist" or "digits"."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
@@ -56,7 +64,7 @@ class RnnConfig:
 class Rnn(Experiment[RnnConfig]):
     """One cell for each task and method; all methods see the same batches.
 
-    Their learning rates are set by hand and not by an even search, see `recurrent.CHOICE`.
+    Cells of a search come before, one for each factor on the method's learning rate.
     """
 
     name = "rnn"
@@ -75,36 +83,60 @@ class Rnn(Experiment[RnnConfig]):
             copy_hidden=96,
             pixel_hidden=64,
             batch=32,
+            factors=(1.0,),
             data="digits",
+            device="cpu",
+        ),
+        # Half an hour on one core; the LSTM takes a third of it. The search on pixels is as long as
+        # what it is for: the LSTM's best rate of one epoch lost what it had learnt in the next.
+        "cpu": RnnConfig(
+            delays=(200, 500),
+            epochs=3,
+            search_epochs=3,
+            copy_hidden=128,
+            pixel_hidden=100,
+            batch=32,
+            pool=2,
+            images=20_000,
             device="cpu",
         ),
         "paper": RnnConfig(),
     }
-    preset_help = '"quick" takes about a minute on one core, "paper" six minutes on an H200.'
+    preset_help = (
+        '"quick" takes about a minute on one core, "cpu" half an hour; "paper" is for a GPU.'
+    )
 
     def cells(self, config: RnnConfig) -> Sequence[str]:
-        """Task and method."""
+        """Task and method; before them, the search."""
         _check(config)
         tasks = [*(f"copying-{T}" for T in config.delays), *config.orders]
-        return [f"{task}-{method}" for task in tasks for method in config.methods]
+        finals = [f"{task}-{method}" for task in tasks for method in config.methods]
+        return [*(cell for final in finals for cell in _search_cells(config, final)), *finals]
 
     @one_thread()
     def run_cell(self, config: RnnConfig, cell: str, run: Run) -> dict[str, Any]:
         """Train; the mean loss, the accuracy and the orthogonality of every round."""
-        name, _, word = cell.rpartition("-")
+        searching = cell.startswith("search,")
+        final, _, factor = cell.removeprefix("search,").partition(",factor=")
+        name, _, word = final.rpartition("-")
         method = cast(Method, word)
         if is_missing(method):
             return {"task": name, "method": method, "missing": True}
-        device = config.device
+        device, seed = config.device, SEARCH_SEED if searching else config.seed
         task: Copying | Pixels
-        options: dict[str, Any] = {"batch": config.batch, "seed": config.seed, "device": device}
+        options: dict[str, Any] = {"batch": config.batch, "seed": seed, "device": device}
         if name.startswith("copying"):
             task = Copying(int(name.removeprefix("copying-")), **options)
-            hidden, num_steps = config.copy_hidden, config.iterations
+            hidden = config.copy_hidden
+            num_steps = config.search_iterations if searching else config.iterations
         else:
-            task = Pixels(config.data, cast(Order, name), **options)
-            hidden, num_steps = config.pixel_hidden, config.epochs * task.num_batches
-        learner = Learner(task, method, hidden=hidden, seed=config.seed, device=device)
+            order = cast(Order, name)
+            options |= {"pool": config.pool, "images": config.images, "held_out": searching}
+            task = Pixels(config.data, order, **options)
+            hidden = config.pixel_hidden
+            num_steps = (config.search_epochs if searching else config.epochs) * task.num_batches
+        chosen = float(factor) if searching else _chosen(config, final, run)
+        learner = Learner(task, method, hidden=hidden, seed=seed, device=device, factor=chosen)
         rows, times = _train(learner, num_steps, cell, run)
         if times:
             run.time(cell, "ms per iteration", 1e3 * median(times))
@@ -114,6 +146,8 @@ class Rnn(Experiment[RnnConfig]):
             "missing": False,
             "device": device_name(device),
             "hidden": hidden,
+            "factor": chosen,
+            "rate": learner.rate,
             "num_weights": learner.num_weights,
             "num_batches": task.num_batches,
             "baseline": task.baseline if isinstance(task, Copying) else None,
@@ -123,7 +157,19 @@ class Rnn(Experiment[RnnConfig]):
     def summarise(self, config: RnnConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         """The curves, what they end with, and when the copying task was solved."""
         found = []
+        search = [
+            {
+                "task": cell["task"],
+                "method": cell["method"],
+                "rate": cell["rate"],
+                "value": _value(cell),
+            }
+            for name, cell in cells.items()
+            if name.startswith("search,") and not cell["missing"]
+        ]
         for name, cell in cells.items():
+            if name.startswith("search,"):
+                continue
             if cell["missing"]:
                 found.append({**cell, "cell": name})
                 continue
@@ -140,98 +186,26 @@ class Rnn(Experiment[RnnConfig]):
                 at = [r["step"] for r, v in pairs if v is not None and v < SOLVED]
                 last |= {"over_baseline": over[-1], "solved_at": at[0] if at else None}
             found.append({**cell, **last, "cell": name})
-        return {"data": SOURCES[config.data], "batch": config.batch, "cells": found}
+        return {
+            "data": SOURCES[config.data],
+            "pool": config.pool,
+            "images": config.images,
+            "batch": config.batch,
+            "search": search,
+            "cells": found,
+        }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
         """Who copies and after how many batches, how many digits are read, how orthogonal."""
-        parts = []
-        for task, cells in _by_task(results).items():
-            said = ", ".join(_said(cell) for cell in cells)
-            if cells[0]["baseline"] is not None:
-                parts.append(f"Copying over {task.removeprefix('copying-')} blanks: {said}.")
-            else:
-                parts.append(f"Pixels, {task} ({results['data']}): {said}.")
-        errors = [c["error"] for c in results["cells"] if c.get("error") is not None]
-        if errors:
-            kept = "stay" if max(errors) <= LARGEST_ERROR else "do not stay"
-            parts.append(
-                f"The transitions {kept} orthogonal to {LARGEST_ERROR:.0e}: the largest error is "
-                f"{max(errors):.1e}."
-            )
-        if missing := sorted({c["method"] for c in results["cells"] if c["missing"]}):
-            parts.append(f"Not installed, so left out: {', '.join(missing)}.")
-        return " ".join(parts)
+        return verdict_of(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """One table for each kind of task."""
-        copying: list[tuple[Value, ...]] = []
-        pixels: list[tuple[Value, ...]] = []
-        for task, cells in _by_task(results).items():
-            for c in cells:
-                ms = timing.get(c["cell"], {}).get("ms per iteration")
-                head = (c["method"], c["hidden"], c["num_weights"])
-                if c["baseline"] is not None:
-                    T = int(task.removeprefix("copying-"))
-                    seconds = None if ms is None else ms / 10
-                    ours = (c["over_baseline"], c["solved_at"], c["error"], seconds)
-                    copying.append((T, *head, *ours))
-                else:
-                    seconds = None if ms is None else ms * c["num_batches"] / 1e3
-                    pixels.append((task, *head, c["accuracy"], c["error"], seconds))
-        devices = {c["device"] for c in results["cells"] if not c["missing"]}
-        where = f"Batches of {results['batch']}, on {' and '.join(sorted(devices))}. {CHOICE}"
-        columns = ("method", "width", "weights")
-        tables = (
-            Table(
-                "copying",
-                "Mean loss of the last 20 batches over the baseline 10 ln 8 / (T + 20), and the "
-                f"number of batches after which the mean of 20 was below {SOLVED:g} of it. The "
-                "error is the largest ||W^T W - I||_F / sqrt(d) in training; seconds are those of "
-                f"100 batches. {where}",
-                ("T", *columns, "loss over baseline", "solved after", "error", "seconds"),
-                tuple(copying),
-            ),
-            Table(
-                "pixels",
-                f"Accuracy on the test images after the last epoch; {results['data']}. Seconds are "
-                f"those of an epoch. {where}",
-                ("pixels", *columns, "test accuracy", "error", "seconds"),
-                tuple(pixels),
-            ),
-        )
-        return [table for table in tables if table.rows]
+        """One table for each kind of task, and the search."""
+        return tables_of(results, timing)
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
         """A panel for each task."""
-
-        def draw(canvas: "Canvas") -> None:
-            tasks = _by_task(results)
-            axes = canvas.subplots(1, len(tasks), squeeze=False)[0]
-            methods = list(get_args(Method))
-            for axis, (task, cells) in zip(axes, tasks.items(), strict=True):
-                for cell in cells:
-                    rows = [row for row in cell["rows"] if row["loss"] is not None]
-                    label = cell["method"] if axis is axes[0] else None
-                    colour = f"C{methods.index(cell['method'])}"
-                    if cell["baseline"] is not None:
-                        x = [row["step"] for row in rows]
-                        y = [row["loss"] / cell["baseline"] for row in rows]
-                        axis.semilogy(x, y, color=colour, label=label)
-                        axis.axhline(SOLVED, color="#8c8c8c", linewidth=1, linestyle=":")
-                        axis.set(xlabel="batches", ylabel="loss over baseline")
-                    else:
-                        x = [row["step"] / cell["num_batches"] for row in rows]
-                        axis.plot(x, [r["accuracy"] for r in rows], color=colour, label=label)
-                        axis.set(xlabel="epochs", ylabel="test accuracy")
-                axis.set_title(task.replace("-", ", T = "))
-            canvas.legend(loc="outside lower center", ncols=len(methods))
-
-        tasks = len(_by_task(results))
-        caption = (
-            "Loss of the copying task over that of a net without memory (dotted: solved), and "
-            f"accuracy on test images of {results['data']}, read pixel by pixel. {CHOICE}"
-        )
-        return [Figure("rnn", caption, draw, (2.0 + 2.6 * tasks, 3.6))] if tasks else []
+        return figures_of(results)
 
 
 def _train(
@@ -262,37 +236,49 @@ def _train(
     return rows, times
 
 
+def _search_cells(config: RnnConfig, final: str) -> list[str]:
+    """The cells that choose the learning rate of a final one; none for one factor."""
+    many = len(config.factors) > 1
+    return [f"search,{final},factor={factor}" for factor in config.factors] if many else []
+
+
+def _chosen(config: RnnConfig, final: str, run: Run) -> float:
+    """The factor that the search found best; the first of equal ones."""
+    best, reached = config.factors[0], -math.inf
+    for cell in _search_cells(config, final):
+        found = run.result(cell)
+        assert found is not None  # the cells of the search come before
+        value = _value(found)
+        if value is not None:
+            merit = value if found["baseline"] is None else -value
+            if merit > reached:
+                best, reached = found["factor"], merit
+    return best
+
+
+def _value(cell: Mapping[str, Any]) -> float | None:
+    """What a training ended with: loss over the baseline, or accuracy; None if it diverged."""
+    last = cell["rows"][-1]
+    if last["loss"] is None or cell["baseline"] is None:
+        return last["accuracy"]
+    return last["loss"] / cell["baseline"]
+
+
 def _check(config: RnnConfig) -> None:
-    numbers = ("iterations", "epochs", "copy_hidden", "pixel_hidden", "batch")
+    numbers = (
+        "iterations", "epochs", "copy_hidden", "pixel_hidden", "batch", "search_iterations",
+        "search_epochs", "pool",
+    )  # fmt: skip
     sizes = [*((name, getattr(config, name)) for name in numbers)]
     for name, value in [*sizes, *(("delays", delay) for delay in config.delays)]:
         if value < 1:
             raise RunError(f"`{name}` must be at least 1: got {value}.")
+    if not config.factors or not all(factor > 0 for factor in config.factors):
+        raise RunError(f"`factors` must be positive, at least one: got {config.factors}.")
     if not config.methods or not (config.delays or config.orders):
         raise RunError(
             "one of `methods`, and one of `delays` or `orders`, must be given: got none."
         )
+    if config.images is not None and config.images < 2:
+        raise RunError(f"`images` must be at least 2: got {config.images}.")
     check_device(config.device)
-
-
-def _by_task(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The cells that ran, by task."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for cell in results["cells"]:
-        if not cell["missing"]:
-            found.setdefault(cell["task"], []).append(cell)
-    return found
-
-
-def _said(cell: Mapping[str, Any]) -> str:
-    """What the verdict says of one method on one task."""
-    method = cell["method"]
-    if cell["diverged"]:
-        return f"{method} diverged"
-    if cell["baseline"] is None:
-        return f"{method} {cell['accuracy']:.1%}"
-    end = f"{cell['over_baseline']:.2g} of the baseline"
-    if cell["solved_at"] is None:
-        return f"{method} does not solve it ({end})"
-    solved = f"{method} solves it after {cell['solved_at']:,} batches"
-    return f"{solved} and ends at {end}" if cell["over_baseline"] >= SOLVED else solved

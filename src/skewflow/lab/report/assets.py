@@ -4,11 +4,9 @@ import csv
 import io
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ..experiment import Experiment, Figure, Table, Timing, Value
-from ..files import write_bytes
 
 COLOURS = (
     "#2f7ed8",
@@ -27,16 +25,18 @@ INK = "#123456"
 DARK = "svg{color:#1c1c1c}@media(prefers-color-scheme:dark){svg{color:#e8e8e8}}"
 
 
-def write_assets(
-    experiment: Experiment[Any], results: Mapping[str, Any], timing: Timing, folder: Path
-) -> None:
-    """Write every table and figure of a run below its folder."""
+def assets(
+    experiment: Experiment[Any], results: Mapping[str, Any], timing: Timing
+) -> dict[str, bytes]:
+    """Every table and figure of a run: paths below its folder, and what to write there."""
+    files = {}
     for table in experiment.tables(results, timing):
-        write_bytes(folder / "tables" / f"{table.name}.csv", to_csv(table).encode())
+        files[f"tables/{table.name}.csv"] = to_csv(table).encode()
     for figure in experiment.figures(results):
         svg = to_svg(figure).replace("<defs>", f"<style>{DARK}</style><defs>", 1)
-        write_bytes(folder / "figures" / f"{figure.name}.svg", svg.encode())
-        write_bytes(folder / "figures" / f"{figure.name}.png", to_png(figure))
+        files[f"figures/{figure.name}.svg"] = svg.encode()
+        files[f"figures/{figure.name}.png"] = to_png(figure)
+    return files
 
 
 def to_csv(table: Table) -> str:
@@ -44,8 +44,15 @@ def to_csv(table: Table) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table.columns)
-    writer.writerows(["" if value is None else value for value in row] for row in table.rows)
+    writer.writerows([_cell(value) for value in row] for row in table.rows)
     return buffer.getvalue()
+
+
+def _cell(value: Value) -> Value:
+    """A spreadsheet takes text that begins like a formula for one, unless a quote is before it."""
+    if isinstance(value, str) and re.match(r"[=@]|[+-].*[A-Za-z]", value):
+        return f"'{value}"
+    return "" if value is None else value
 
 
 def to_text(value: Value) -> str:
@@ -66,14 +73,17 @@ def to_text(value: Value) -> str:
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e7 else f"{value:.1e}".replace("e-0", "e-")
 
 
-def to_svg(figure: Figure) -> str:
-    """An SVG element without a background whose text has the colour of the text around it."""
+def to_svg(figure: Figure, prefix: str | None = None) -> str:
+    """An SVG element without a background whose text has the colour of the text around it.
+
+    Several figures share a page, so that the names in each begin with `prefix`, by default the
+    figure's name.
+    """
     svg = _rendered(figure, INK, format="svg", transparent=True, metadata={"Date": None}).decode()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    # Several figures share a page, so that each needs names of its own.
     for before in ('id="', 'href="#', "url(#"):
-        svg = svg.replace(before, f"{before}{figure.name}-")
+        svg = svg.replace(before, f"{before}{prefix or figure.name}-")
     head, body = svg.split(">", 1)
     head = re.sub(r' (width|height)="[^"]*"', "", head)  # the page says how wide
     width = f"{72 * figure.size[0]:.0f}pt"

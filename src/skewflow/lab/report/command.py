@@ -1,28 +1,23 @@
 """`skewflow report`: one page that holds every table and figure."""
 
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
 import tyro
 
-from ..bench.quality.experiment import Quality
-from ..experiment import Experiment, Video
-from ..experiments import EXPERIMENTS
-from ..files import RunError, read_json, read_object, write_atomically
+from ..experiment import Table, Video
+from ..files import RunError, write_atomically
+from ..staleness import recorded
+from ..summary import FinishedRun, known_experiments, read_run, read_video, shown
 from .assets import to_svg, to_text
 
 HERE = Path(__file__).parent
-SUMMARY = {
-    "experiment": str,
-    "preset": str,
-    "command": str,
-    "verdict": str,
-    "config": dict,
-    "results": dict,
-}
-"""What every summary.json holds."""
+BRIEF = 240
+"""Characters of a claim or a verdict in the summary at the top; the section has all of it."""
 
 
 def report(
@@ -60,47 +55,64 @@ def build(runs: Path) -> str:
             f"{runs} must hold a finished run, a folder with summary.json: found none. "
             "Make one with `skewflow reproduce NAME`."
         )
-    sections = [_section(folder) for folder in folders]
-    sections.sort(key=lambda section: (list(_shown()).index(section["name"]), section["path"]))
+    order = list(known_experiments())
+    found = sorted(map(read_run, folders), key=lambda run: order.index(run.experiment.name))
+    sections = [_section(run, number) for number, run in enumerate(found, 1)]
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["text"] = to_text
+    environment.filters["brief"] = _brief
     style = (HERE / "page.css").read_text()
     return environment.get_template("page.html.jinja").render(sections=sections, style=style)
 
 
-def _shown() -> dict[str, Experiment[Any]]:
-    """What the page knows: the experiments, and the benchmark that is run as one."""
-    return {**EXPERIMENTS, Quality.name: Quality()}
+def _brief(text: str) -> str:
+    """The first sentences or clauses of a long text, or its first words."""
+    if len(text) <= BRIEF:
+        return text
+    ends = [found.start() for found in re.finditer(r"\.(?= [A-Z])|;(?= )", text[:BRIEF])]
+    if ends and ends[-1] > BRIEF / 2:
+        return f"{text[: ends[-1] + 1].rstrip(';')} …"
+    return shorten(text, BRIEF, placeholder=" …")
 
 
-def _section(folder: Path) -> dict[str, Any]:
+def _section(run: FinishedRun, number: int) -> dict[str, Any]:
     """What the page shows of one run."""
-    summary = read_object(folder / "summary.json", **SUMMARY)
-    name = summary["experiment"]
-    known = _shown()
-    if name not in known:
-        raise RunError(
-            f"{folder} holds a run of {name!r}, which this version does not know: it knows "
-            f"{', '.join(sorted(known))}. Leave that folder out."
-        )
-    experiment = known[name]
-    results, timing = summary["results"], _optional(folder / "timing.json", {})
-    starts = _optional(folder / "environment.json", [])
+    results, name = run.summary["results"], f"{run.experiment.name}-{number}"
+    with shown(run.folder / "summary.json"):
+        tables = [_text(table) for table in run.experiment.tables(results, run.timing)]
+        videos = _videos(run.folder, run.experiment.videos(results))
+        figures = [
+            {
+                "id": (anchor := f"{name}-{figure.name}"),
+                "caption": figure.caption,
+                "svg": to_svg(figure, anchor),
+            }
+            for figure in run.experiment.figures(results)
+        ]
+    starts = [{key: value for key, value in start.items() if value} for start in run.starts]
     return {
-        "name": name,
-        "path": str(folder),
-        "title": experiment.title,
-        "paper": experiment.paper,
-        "verdict": summary["verdict"],
-        "preset": summary["preset"],
-        "command": summary["command"],
-        "config": summary["config"],
+        **{key: run.summary[key] for key in ("verdict", "preset", "command", "config")},
+        "id": name,
+        "name": run.experiment.name,
+        "title": run.experiment.title,
+        "paper": run.experiment.paper,
+        "recorded": recorded(start.get("commit", "") for start in starts),
+        "devices": list(dict.fromkeys(s["device"] for s in starts if "device" in s)),
         "starts": starts,
-        "tables": experiment.tables(results, timing),
-        "videos": _videos(folder, experiment.videos(results)),
-        "figures": [(figure, to_svg(figure)) for figure in experiment.figures(results)],
+        "tables": tables,
+        "videos": videos,
+        "figures": figures,
+    }
+
+
+def _text(table: Table) -> dict[str, Any]:
+    """A table whose values are text: a value that cannot be shown is found here."""
+    rows = [[to_text(value) for value in row] for row in table.rows]
+    return {
+        "caption": table.caption,
+        "columns": list(zip(table.columns, table.numeric, strict=True)),
+        "rows": [list(zip(row, table.numeric, strict=True)) for row in rows],
     }
 
 
@@ -108,11 +120,7 @@ def _videos(folder: Path, videos: Sequence[Video]) -> list[tuple[Video, str]]:
     """Those that were made, as text that stands inside the page."""
     paths = {video: folder / "videos" / f"{video.name}.gif" for video in videos}
     return [
-        (video, f"data:image/gif;base64,{b64encode(path.read_bytes()).decode()}")
+        (video, f"data:image/gif;base64,{b64encode(read_video(path)).decode()}")
         for video, path in paths.items()
         if path.exists()
     ]
-
-
-def _optional(path: Path, default: Any) -> Any:
-    return read_json(path) if path.exists() else default

@@ -14,8 +14,10 @@ import torch
 
 from ...errors import WorkerError
 from ...es import Generation, Objective, Outcome, Task, Workers
+from ...es._process import LIBRARY_THREADS
 from ...es._worker import answer, portable
-from ...es.workers import DEATHS, THREADS, fatal, opened, pickled_objective
+from ...es.pickling import pickled_objective
+from ...es.workers import DEATHS, fatal, opened
 from ..files import RunError
 
 STORE = 256 * 2**20
@@ -38,7 +40,8 @@ class RayWorkers(Workers):
     All machines of a cluster need this version of skewflow, and of the simulators.
 
     Args:
-        objective: What is evaluated; picklable.
+        objective: What is evaluated. What a script or notebook defines is sent by value, which
+            needs cloudpickle here and there.
         address: Of a running cluster, as `ray start --head` prints it, or "auto" for the one on
             this machine. When omitted, a Ray with one process on each core is started, and ended by
             `close`.
@@ -46,13 +49,13 @@ class RayWorkers(Workers):
 
     Raises:
         RunError: If ray is not installed, or there is no cluster at the address.
-        WorkerError: If the objective cannot be pickled.
+        WorkerError: If the objective cannot be sent to another process.
     """
 
     def __init__(
         self, objective: Objective, *, address: str | None = None, patience: float = math.inf
     ) -> None:
-        pickled = pickled_objective(objective)
+        pickled = pickled_objective(objective, shares_main=False)
         require_ray()
         import ray
 
@@ -62,10 +65,11 @@ class RayWorkers(Workers):
             _start(address)
         self._patience = patience
         self._objective = ray.put(pickled)
+        threads = (*LIBRARY_THREADS, "NUMBA_NUM_THREADS")
         self._evaluate = ray.remote(
             num_cpus=1,
             max_retries=DEATHS - 1,
-            runtime_env={"env_vars": {**dict.fromkeys(THREADS, "1"), "MUJOCO_GL": "disabled"}},
+            runtime_env={"env_vars": {**dict.fromkeys(threads, "1"), "MUJOCO_GL": "disabled"}},
         )(_evaluate)
 
     def evaluate(
@@ -148,12 +152,11 @@ def _evaluate(held: Sequence[Any], task: Task, patience: float) -> bytes:
         faulthandler.dump_traceback_later(patience, exit=True, file=2)
     try:
         objective, generation = (_load(place, ref) for place, ref in enumerate(held))
-        message = answer(objective, generation, task)
+        return answer(objective, generation, task)
     except Exception as error:  # the objective cannot be made here: a package is missing, say
-        message = "raised", *portable(error)
+        return pickle.dumps(("raised", *portable(error)))
     finally:
         faulthandler.cancel_dump_traceback_later()
-    return pickle.dumps(message)
 
 
 def _load(place: int, ref: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal
 
 from ....optim import FlowAdam, FlowSGD
-from ....optim._auto import choice_for
+from ....optim._auto import auto_choice
 from ....optim._options import block_size_for
 from ..baselines import free_parameters, geoopt, pogo
 from ..peers import RSDM, CayleySGD, Landing
@@ -138,8 +138,9 @@ def flow_adam() -> Method:
     def base(problem: Problem) -> float:
         """The angles of a block are the rate times (d-1)/(s-1), and +-1 has a norm of sqrt(s)."""
         *batch, d, k = problem.shape
-        options = {"sampler": "uniform", "retraction": "exp", "betas": (0.9, 0.999)}
-        s = choice_for((torch.Size(batch).numel(), d, k), problem.device, options).size
+        options = {"sampler": "sweep", "retraction": "exp", "betas": (0.9, 0.999)}
+        size = auto_choice((torch.Size(batch).numel(), d, k), problem.device, options).size
+        s = size if isinstance(size, int) else d
         return 0.1 / s**0.5 * (s - 1) / (d - 1)
 
     return Method(of_points(make), base, ours=True)
