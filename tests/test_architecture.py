@@ -10,6 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "skewflow"
 
 LAYERS = [
+    "_compiled",
     "errors",
     "_files",
     "_typing",

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
-from ..kernels.permutation.cpu import FAST
+from .._compiled import fast
 
 LARGEST_DEGREE = 7
 """Up to this degree the series is applied to the point term by term."""
@@ -18,7 +18,7 @@ TRUNCATION = 1e-21
 _INVERSE_FACTORIALS = np.array([1 / math.factorial(n) for n in range(17)])
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def multiply(out, A, B):
     """`out` becomes A B; it must not share memory with either."""
     d = A.shape[0]
@@ -36,7 +36,7 @@ def multiply(out, A, B):
                 row[j] += a * b[j]
 
 
-@njit(cache=True)
+@njit
 def apply_exponential(A, Y, work):
     """Y becomes exp(A) Y, to 1e-21 of its norm plus rounding.
 
@@ -61,7 +61,7 @@ def apply_exponential(A, Y, work):
     Y[:] = work[2]
 
 
-@njit(cache=True)
+@njit
 def apply_taylor(A, Y, terms, work):
     """Y becomes (sum of A^n / n! for n <= terms) Y: the series as it stands, without scaling.
 
@@ -87,7 +87,7 @@ def apply_taylor(A, Y, terms, work):
     Y[:] = product
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _add_term(total, term, product, n):
     for i in range(total.shape[0]):
         for j in range(total.shape[1]):
@@ -95,7 +95,7 @@ def _add_term(total, term, product, n):
             total[i, j] += term[i, j]
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _frobenius(A):
     total = 0.0
     for i in range(A.shape[0]):
@@ -104,7 +104,7 @@ def _frobenius(A):
     return math.sqrt(total)
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _apply_series(A, Y, degree, Z, product):
     Z[:] = Y
     for n in range(degree, 0, -1):
@@ -116,7 +116,7 @@ def _apply_series(A, Y, degree, Z, product):
     Y[:] = Z
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _scaled_exponential(A, norm, work):
     """exp(A) in one of the matrices of `work`: the six products of `geometry.expm`."""
     squarings = 0
@@ -143,7 +143,7 @@ def _scaled_exponential(A, norm, work):
     return E
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _add_cubic(E, n, A, A2, A3):
     """Add the terms n to n + 3 of the series, over A^n."""
     a0, a1, a2, a3 = _INVERSE_FACTORIALS[n : n + 4]

@@ -12,11 +12,11 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from ..kernels.permutation.cpu import FAST, PRANGE_ONLY
+from .._compiled import Loops, fast
 from ._exponential_cpu import apply_exponential, apply_taylor, multiply
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def run_matchings(Y, q, n, angle, matchings, members):
     """Turn the pairs of one matching a step, in place.
 
@@ -37,7 +37,7 @@ def run_matchings(Y, q, n, angle, matchings, members):
                 _turn(X[i], X[j], angle * (n[i] - n[j]) * _weighted_product(X[i], X[j], values))
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def run_exponential(Y, q, n, eta, num_steps):
     """Steps with the exponential of the whole generator, in place; arguments as above."""
     for b in prange(Y.shape[0]):
@@ -47,7 +47,7 @@ def run_exponential(Y, q, n, eta, num_steps):
             apply_exponential(A, Y[b], work)
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def run_taylor(Y, q, n, eta, first_step, num_steps, terms, diverged_at):
     """Steps with a truncated series, in place, until a point is no longer finite.
 
@@ -65,7 +65,7 @@ def run_taylor(Y, q, n, eta, first_step, num_steps, terms, diverged_at):
                 diverged_at[b] = first_step + step
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _weighted_product(u, v, q):
     total = 0.0
     for k in range(q.size):
@@ -73,7 +73,7 @@ def _weighted_product(u, v, q):
     return total
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _rotate(u, v, c, s):
     for k in range(u.size):
         x, y = u[k], v[k]
@@ -81,12 +81,12 @@ def _rotate(u, v, c, s):
         v[k] = c * y - s * x
 
 
-@njit(cache=True)
+@njit
 def _turn(u, v, theta):
     _rotate(u, v, math.cos(theta), math.sin(theta))
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _fill_generator(A, Y, q, n, eta, work):
     """A becomes eta (N H - H N): skew to the bit, because H is read from one triangle."""
     scaled, H = work[0], work[1]
@@ -102,7 +102,7 @@ def _fill_generator(A, Y, q, n, eta, work):
             A[j, i] = -A[i, j]
 
 
-@njit(cache=True)
+@njit
 def _is_finite(Y):
     for i in range(Y.shape[0]):
         for j in range(Y.shape[1]):

@@ -119,12 +119,14 @@ class SortingRun:
         _validate.count(num_steps, "num_steps")
         from . import _sorting_cpu as cpu
 
+        work = self._Y.size * num_steps
         if self.method == "matchings":
             self._advance_matchings(num_steps)
         elif self.method == "exp":
-            cpu.run_exponential(self._Y, self._q, self._n, self.eta, num_steps)
+            cpu.run_exponential(work, self._Y, self._q, self._n, self.eta, num_steps)
         else:
             cpu.run_taylor(
+                work,
                 self._Y,
                 self._q,
                 self._n,
@@ -147,7 +149,8 @@ class SortingRun:
             shape = (min(DRAWS_AT_ONCE, num_steps - start), b)
             u = torch.rand(shape, generator=self._generator, dtype=torch.float64)
             members = (u * len(family)).to(torch.int64).numpy()
-            cpu.run_matchings(self._Y, self._q, self._n, angle, matchings, members)
+            work = self._Y.size * len(members)
+            cpu.run_matchings(work, self._Y, self._q, self._n, angle, matchings, members)
 
     def scores(self) -> SortingScores:
         """How orthogonal the points are and how far they sort; needs scipy."""

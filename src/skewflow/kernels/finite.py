@@ -5,10 +5,10 @@
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
-from .permutation.cpu import FAST, PRANGE_ONLY, start_threads
+from .._compiled import Loops, fast
 from .update import LARGEST_GRADIENT
 
 CHUNK = 1 << 15
@@ -32,10 +32,9 @@ def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
         if float(torch.linalg.vector_norm(G)) <= LARGEST_GRADIENT[G.dtype]:
             return True
     elif _has_kernel(G):
-        start_threads()
         memory = G.detach().as_strided((G.numel(),), (1,)).numpy()
         bad = np.zeros(-(-memory.size // CHUNK), np.bool_)
-        _look(memory, bad, torch.finfo(G.dtype).max / LARGEST_GRADIENT[G.dtype])
+        _look(G.numel(), memory, bad, torch.finfo(G.dtype).max / LARGEST_GRADIENT[G.dtype])
         if not bad.any():
             return True
     return not unusable(G).any()
@@ -51,7 +50,7 @@ def unusable(G: Float[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
     return ~(G.abs() <= LARGEST_GRADIENT[G.dtype])
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _sum(x, scale):
     """The sum of the entries times a scale at which those that are too large overflow."""
     total, c = x[0] * 0, x.dtype.type(scale)
@@ -60,7 +59,7 @@ def _sum(x, scale):
     return total
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def _look(x, bad, scale):
     for chunk in prange(bad.size):
         bad[chunk] = not np.isfinite(_sum(x[chunk * CHUNK : (chunk + 1) * CHUNK], scale))

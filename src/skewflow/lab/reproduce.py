@@ -20,7 +20,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..kernels.permutation.cpu import start_threads
 from .experiment import Experiment
 from .experiments import EXPERIMENTS
 from .files import RunError, read_json, read_object, write_bytes, write_checked
@@ -67,7 +66,6 @@ def execute(
     }
     cells = experiment.cells(config)
     _check_finite(config)
-    start_threads()
     with Run.start(
         folder,
         cells,

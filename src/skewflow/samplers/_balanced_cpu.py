@@ -8,22 +8,13 @@ The plain form in `balanced.py` takes the same random numbers and is the definit
 import numpy as np
 from numba import njit
 
-FAST = {"contract", "reassoc", "nsz", "arcp"}
-"""What lets a sum vectorise; NaN and infinity keep their meaning."""
+from .._compiled import fast, kept
 
 ZERO, REFUSED, REJECTED, FOUND = range(4)
 """Outcomes: no weight at all, an h above the bound, no edge accepted, a partition."""
 
 
-def _kept(function):
-    """Compile a function, and keep it on disk where there is a folder that can be written."""
-    try:
-        return njit(cache=True)(function)
-    except RuntimeError:
-        return njit(function)
-
-
-@njit(fastmath=FAST)
+@fast
 def _product(ai, bi, aj, bj):
     total = ai[0] * 0
     for t in range(ai.size):
@@ -82,7 +73,7 @@ def _fill_blocks(blocks, A, B, order, sizes):
     return total, largest, num_edges
 
 
-@_kept
+@kept
 def attempt(A, B, edges, thresholds, rest, place, sizes, r, limit, tiny, order, blocks):
     """One attempt: the outcome, the edges tried, the entries read, and the scale or a ratio.
 

@@ -7,48 +7,21 @@ int64 into float64, so literals are named constants of the right type.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
 
 import math
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import carray, get_num_threads, njit, types
+from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from ..._compiled import fast
 from ...tournaments.counting import edge_probability
 from ..update import Update
 from . import reference
-
-
-@cache
-def start_threads() -> None:
-    """Start numba's threads, and leave torch as many as it had.
-
-    Both may share one OpenMP, and numba's start gives torch as many threads as numba has: then the
-    last digits of a sum would depend on what ran before.
-    """
-    before = torch.get_num_threads()
-    get_num_threads()
-    torch.set_num_threads(before)
-
-
-PRANGE_ONLY = {
-    "prange": True,
-    "comprehension": False,
-    "reduction": False,
-    "inplace_binop": False,
-    "setitem": False,
-    "numpy": False,
-    "stencil": False,
-    "fusion": False,
-}
-"""Only the loops that say so run in parallel; looking for more makes compilation slow."""
-
-FAST = {"contract", "reassoc", "nsz", "arcp"}
-"""What lets a sum vectorise; NaN and infinity keep their meaning."""
 
 CACHE_LINE = 64
 PREFETCH_UP_TO = 8192
@@ -56,6 +29,9 @@ PREFETCH_UP_TO = 8192
 
 LINE = 16
 """Entries gathered at once where they are far apart; the width of a tile is a multiple of it."""
+
+LARGEST_TURN = np.finfo(np.float64).max / 2
+"""Largest angle: cosine and sine of any finite one are exact, those of infinity are NaN."""
 
 UNBOUNDED = 2**48
 """More entries than any tensor has."""
@@ -68,10 +44,10 @@ _START = np.uint64(0x243F6A88)
 _1, _13, _16, _32 = (np.uint64(v) for v in (1, 13, 16, 32))
 
 
-num_rounds = njit(cache=True)(reference.num_rounds)
+num_rounds = njit(reference.num_rounds)
 
 
-@njit(cache=True)
+@njit
 def mix(x):
     """The reference's `mix` of one uint64 below 2^32."""
     x = ((x ^ (x >> _16)) * _MIX_1) & _MASK
@@ -79,7 +55,7 @@ def mix(x):
     return x ^ (x >> _16)
 
 
-@njit(cache=True)
+@njit
 def make_key(seed, stream, time):
     """The reference's `make_key` of three uint64."""
     key = mix((seed & _MASK) ^ _START)
@@ -89,7 +65,7 @@ def make_key(seed, stream, time):
     return mix(key ^ (time >> _32))
 
 
-@njit(cache=True)
+@njit
 def _scramble(left, right, key, rounds, high_mask, low_mask):
     """All rounds of the network on some points; one loop per half round, so that it vectorises."""
     for _ in range(rounds):
@@ -101,7 +77,7 @@ def _scramble(left, right, key, rounds, high_mask, low_mask):
         key += _GOLDEN
 
 
-@njit(cache=True)
+@njit
 def permute(points, d, key):
     """The reference's `permute` of an array `points`, in place; `d` and `key` are uint64."""
     bits = _1
@@ -109,17 +85,25 @@ def permute(points, d, key):
         bits += _1
     low = (bits + _1) >> _1
     low_mask, high_mask = (_1 << low) - _1, (_1 << (bits - low)) - _1
-    rounds = num_rounds(d)
-    todo = np.arange(points.size)
-    while todo.size:
-        x = points[todo]
-        left, right = x >> low, x & low_mask
-        _scramble(left, right, key, rounds, high_mask, low_mask)
-        points[todo] = x = (left << low) | right
-        todo = todo[x >= d]
+    rounds, count = num_rounds(d), points.size
+    left, right = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    todo = np.arange(count)
+    while count:
+        for e in range(count):
+            x = np.uint64(points[todo[e]])
+            left[e], right[e] = x >> low, x & low_mask
+        _scramble(left[:count], right[:count], key, rounds, high_mask, low_mask)
+        outside = 0
+        for e in range(count):
+            x = (left[e] << low) | right[e]
+            points[todo[e]] = x
+            if x >= d:
+                todo[outside] = todo[e]
+                outside += 1
+        count = outside
 
 
-@njit(cache=True)
+@njit
 def fill_matching(pairs, start, d, seed, stream, step):
     """The pairs number `start` and on of `matching_at`, as many as `pairs` holds.
 
@@ -147,7 +131,7 @@ def fill_matching(pairs, start, d, seed, stream, step):
     permute(pairs.reshape(-1), np.uint64(d), key)
 
 
-@njit(cache=True)
+@njit
 def fill_order(order, start, d, seed, stream, step):
     """The places number `start` and on of `order_at`, as many as `order` (uint32) holds.
 
@@ -186,7 +170,6 @@ def make_plan(
     update: Update, use_momentum: bool, dtype: torch.dtype, d: int, block_size: int
 ) -> Plan:
     """The plan of an update; kept, because its Python costs as much as turning many pairs."""
-    start_threads()
     as_real = np.float32 if dtype == torch.float32 else np.float64
     sigma = -1.0 if update.maximize else 1.0
     a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)
@@ -196,7 +179,8 @@ def make_plan(
         use_momentum=use_momentum,
         cayley=update.retraction == "cayley",
         # Without momentum the loops take G itself for D, so its sign goes into the angle.
-        angle=-update.lr / float(edge_probability(d, block_size)) * (1 if use_momentum else sigma),
+        angle=min(update.lr / float(edge_probability(d, block_size)), LARGEST_TURN)
+        * (-1 if use_momentum else -sigma),
         mu=as_real(update.momentum),
         sigma=as_real(sigma),
         a=as_real(a),
@@ -209,7 +193,7 @@ def as_array(moments: Tensor | None) -> Any:
     return np.empty((0, 0)) if moments is None else moments.to(torch.float64).numpy()
 
 
-@njit(cache=True)
+@njit
 def divisor(w, b, i, j):
     """What the entry (i, j) of matrix b is divided by: 1, or the root mean square of two rows."""
     if w.size == 0:
@@ -244,7 +228,7 @@ def _pointer(typing_context, address, like):
     return types.CPointer(like)(types.intp, like), codegen
 
 
-@njit(cache=True)
+@njit
 def memories(addresses, plan):
     """Vectors of everything from each address on; strides say where in them the tensors lie.
 
@@ -275,14 +259,14 @@ def _prefetch_line(typing_context, array, index):
     return types.void(array, types.intp), codegen
 
 
-@njit(cache=True)
+@njit
 def prefetch(array, start, size):
     """Ask for `size` entries from `start` on."""
     for t in range(start, start + size, CACHE_LINE // array.itemsize):
         _prefetch_line(array, t)
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def advance(m, g, plan):
     """The new momentum of one row, in place."""
     mu, sigma = plan.mu, plan.sigma
@@ -290,7 +274,7 @@ def advance(m, g, plan):
         m[t] = mu * m[t] + sigma * g[t]
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def fill_direction(out, g, m, plan):
     """The direction of one row, from its new momentum."""
     a, b = plan.a, plan.b
@@ -298,26 +282,26 @@ def fill_direction(out, g, m, plan):
         out[t] = a * g[t] + b * m[t]
 
 
-@njit(cache=True)
+@njit
 def _copy(out, x):
     for t in range(x.size):
         out[t] = x[t]
 
 
-@njit(cache=True)
+@njit
 def pick(out, x, offsets):
     """The entries of `x` at the offsets."""
     for e in range(offsets.size):
         out[e] = x[offsets[e]]
 
 
-@njit(cache=True)
+@njit
 def _put(x, values, offsets):
     for e in range(offsets.size):
         x[offsets[e]] = values[e]
 
 
-@njit(cache=True)
+@njit
 def gather(tile, w, slots, offsets, x, stride, buffer):
     """Copy the entries ``x[offsets[e] + t * stride]`` to ``tile[slots[e], t]`` for t < w.
 
@@ -329,8 +313,10 @@ def gather(tile, w, slots, offsets, x, stride, buffer):
             prefetch(x, offsets[min(e + 2, slots.size - 1)], w)
             _copy(tile[slots[e]], x[offsets[e] :][:w])
         return
-    base = offsets.min()
-    span = min(offsets.max() - base + 1, PREFETCH_UP_TO)
+    base = last = offsets[0]
+    for offset in offsets:
+        base, last = min(base, offset), max(last, offset)
+    span = min(last - base + 1, PREFETCH_UP_TO)
     for start in range(0, w, LINE):
         for t in range(start, min(start + LINE, w)):
             prefetch(x, base + (t + 1) * stride, span)
@@ -341,7 +327,7 @@ def gather(tile, w, slots, offsets, x, stride, buffer):
                 row[t] = buffer[t, e]
 
 
-@njit(cache=True)
+@njit
 def scatter(tile, w, slots, offsets, x, stride, buffer):
     """Copy a tile back: the inverse of `gather`."""
     if stride == 1:

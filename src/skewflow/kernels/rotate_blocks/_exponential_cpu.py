@@ -7,12 +7,12 @@ import math
 import numpy as np
 from numba import njit
 
-from ..permutation.cpu import FAST
+from ..._compiled import fast
 
 TINY = 0.0625  # a norm at which eight terms of the series are exact in float64
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _product(A, B):
     """A B of small matrices."""
     C = np.zeros_like(A)
@@ -25,7 +25,20 @@ def _product(A, B):
     return C
 
 
-@njit(cache=True)
+@fast
+def _gram(A):
+    """A^T A of a small matrix."""
+    C = np.zeros_like(A)
+    for i in range(A.shape[0]):
+        row = C[i]
+        for j in range(A.shape[0]):
+            a, b = A[j, i], A[j]
+            for t in range(row.size):
+                row[t] += a * b[t]
+    return C
+
+
+@njit
 def _combine(a, A, b, B, c, C, i):
     """A linear combination of three matrices and the identity, by loops: quick to compile."""
     out = np.empty_like(A)
@@ -36,7 +49,7 @@ def _combine(a, A, b, B, c, C, i):
     return out
 
 
-@njit(cache=True)
+@njit
 def _taylor_8(A):
     r"""$\sum_{n \le 8} A^n / n!$ in three products (Bader, Blanes and Casas 2019)."""
     root = math.sqrt(177.0)
@@ -48,7 +61,7 @@ def _taylor_8(A):
     return _combine(1.0, A, (857 - 58 * root) / 630, A2, 1.0, _product(left, right), 1.0)
 
 
-@njit(cache=True)
+@njit
 def _exponential(A, norm, bound):
     """The exponential of a skew matrix, scaled to a norm below `bound` for the series."""
     squarings = max(0, math.ceil(math.log2(max(norm, bound) / bound)))
@@ -58,14 +71,14 @@ def _exponential(A, norm, bound):
     return R
 
 
-@njit(cache=True)
+@njit
 def _cayley(A):
     """(I - A/2)^-1 (I + A/2) = 2 (I - A/2)^-1 - I of a skew matrix.
 
     Gauss and Jordan without pivots: the symmetric part of I - A/2 is I, so no pivot is below 1.
     """
     s = A.shape[0]
-    L, R = _combine(-0.5, A, 0.0, A, 0.0, A, 1.0), 2 * np.eye(s)
+    L, R = _combine(-0.5, A, 0.0, A, 0.0, A, 1.0), _combine(0.0, A, 0.0, A, 0.0, A, 2.0)
     for p in range(s):
         pivot, l, r = L[p, p], L[p], R[p]
         for t in range(s):
@@ -79,8 +92,9 @@ def _cayley(A):
     return _combine(1.0, R, 0.0, R, 0.0, R, -1.0)
 
 
-@njit(cache=True)
-def rotation(S, angle, most, use_cayley, bound):
+@njit
+def rotate_into(S, angle, most, use_cayley, bound):
+    """S becomes the rotation of the block whose products D X^T it holds."""
     A = _combine(1.0, S, -1.0, S.T, 0.0, S, 0.0)
     norm = 0.0
     for i in range(A.shape[0]):
@@ -91,8 +105,10 @@ def rotation(S, angle, most, use_cayley, bound):
         angle = math.copysign(most / norm, angle)
     A = _combine(angle, A, 0.0, A, 0.0, A, 0.0)
     norm *= abs(angle)
-    if norm <= bound:
-        return _cayley(A) if use_cayley else _exponential(A, norm, bound)
-    R = _cayley(A) if use_cayley else _exponential(A, norm, TINY)
-    # Each squaring doubled the distance from the rotations, and each elimination added to it.
-    return _combine(1.5, R, -0.5, _product(R, _product(R.T.copy(), R)), 0.0, R, 0.0)
+    R = _cayley(A) if use_cayley else _exponential(A, norm, bound if norm <= bound else TINY)
+    if norm > bound:
+        # Each squaring doubled the distance from the rotations, and each elimination added to it.
+        R = _combine(1.5, R, -0.5, _product(R, _gram(R)), 0.0, R, 0.0)
+    for i in range(R.shape[0]):
+        for j in range(R.shape[0]):
+            S[i, j] = R[i, j]

@@ -16,13 +16,12 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
+from ..._compiled import Loops, fast, kept
 from ...geometry.retractions import cayley, expm
 from ...tournaments.counting import edge_probability
 from ...tournaments.partitions import block_sizes
 from ..permutation.cpu import (
-    FAST,
     LINE,
-    PRANGE_ONLY,
     Plan,
     addresses,
     as_array,
@@ -37,7 +36,7 @@ from ..permutation.cpu import (
     strides,
 )
 from ..update import LARGEST_ANGLE, Update, direction
-from ._exponential_cpu import TINY, rotation
+from ._exponential_cpu import TINY, rotate_into
 
 LARGEST_BLOCK = 64
 """Above this torch's exponential and products are faster than the loops here."""
@@ -97,15 +96,17 @@ def step_blocks_(
     by_rows = X.stride(-1) == 1
     S = np.zeros((n * l, s, s))
     rows, tile = (ROWS_PER_TASK, ROW_TILE) if by_rows else (SUM_ROWS_PER_TASK, SUM_TILE)
-    _add_grams(S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE))
+    work = X.numel() * s // 2
+    _add_grams(work, S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE))
     if moments is not None:
         _divide(S, _orders(n, d, int(step), plan), as_array(moments), l)
     # This leaves 1e-17 and 1e-11 of the series, below the rounding of R.
     bound = TINY if X.dtype == torch.float64 else 0.25
     most = LARGEST_ANGLE[torch.float32 if plan.cayley else torch.float64]  # pivots lose digits
-    _rotations(S, plan.angle, most, plan.cayley, bound)
+    _rotations(S.size * 8 * s, S, plan.angle, most, plan.cayley, bound)  # of about 16 products
     rows, tile, lines = (rows, tile, k) if by_rows else (l * s, TURN_TILE, LINES_PER_TASK)
-    _apply_rotations(S, *turned, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE), lines)
+    cut = l, max(1, rows // s), s
+    _apply_rotations(work, S, *turned, cut, min(tile, -(-k // LINE) * LINE), lines)
     mark_written(X, M)
 
 
@@ -147,7 +148,7 @@ def _step_large_blocks_(
             M[batch, rows] = (R @ M[batch, rows].to(R)).to(M.dtype)
 
 
-@njit(cache=True)
+@kept
 def _orders(n, d, step, plan):
     orders = np.empty((n, d), np.uint32)
     for b in range(n):
@@ -155,7 +156,7 @@ def _orders(n, d, step, plan):
     return orders.astype(np.int64)
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _add_gram(S, D, X):
     """S += D X^T for matrices whose numbers of rows are multiples of 4.
 
@@ -188,7 +189,7 @@ def _add_gram(S, D, X):
                     S[i + a, j + c] += rows[a][c]
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _add_four(Y, R, X):
     """Add to four rows of a product the terms of four rows of its right factor."""
     y0, y1, y2, y3 = Y[0], Y[1], Y[2], Y[3]
@@ -204,7 +205,7 @@ def _add_four(Y, R, X):
         y3[t] += r30 * x0[t] + r31 * x1[t] + r32 * x2[t] + r33 * x3[t]
 
 
-@njit(cache=True)
+@njit
 def _multiply(Y, R, X):
     """Y = R X, where the sizes of R are multiples of 4."""
     Y[:] = 0
@@ -213,7 +214,7 @@ def _multiply(Y, R, X):
             _add_four(Y[i : i + 4], R[i : i + 4, j : j + 4], X[j : j + 4])
 
 
-@njit(cache=True)
+@kept
 def _divide(S, order, w, l):
     """Divide the entries of the Gram matrices by the root mean square of their rows' moments."""
     n, d = order.shape
@@ -228,14 +229,14 @@ def _divide(S, order, w, l):
                     S[b * l + block, i, j] /= by
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def _rotations(S, angle, most, use_cayley, bound):
     """The rotation of each block from S = D X^T, in place; in float64, so they are orthogonal."""
     for block in prange(S.shape[0]):
-        S[block] = rotation(S[block], angle, most, use_cayley, bound)
+        rotate_into(S[block], angle, most, use_cayley, bound)
 
 
-@njit(cache=True)
+@njit
 def _task(number, shape, step, plan, cut):
     """The blocks of one task: matrix, first block, rows and where these go in a tile.
 
@@ -257,12 +258,12 @@ def _task(number, shape, step, plan, cut):
     return b, first, last, rows, slots
 
 
-@njit(cache=True)
+@njit
 def _offsets(b, rows, strides, t):
     return b * strides[0] + t * strides[2] + rows * strides[1]
 
 
-@njit(cache=True)
+@njit
 def _gather_direction(D, M, w, slots, b, rows, t, g, m, gs, ms, buffer, plan):
     """The direction in the tile D: a G + b M, or G."""
     gather(D, w, slots, _offsets(b, rows, gs, t), g, gs[2], buffer)
@@ -272,14 +273,14 @@ def _gather_direction(D, M, w, slots, b, rows, t, g, m, gs, ms, buffer, plan):
             fill_direction(D[slots[e]], D[slots[e]], M[slots[e]], plan)
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def _add_grams(S, addresses, strides, shape, step, plan, cut, w):
     """S += D X^T of every block, w columns at a time."""
     (n, _, k), (l, per_task, s) = shape, cut
     xs, gs, ms = strides
     x, g, m = memories(addresses, plan)
     for number in prange(n * -(-l // per_task)):
-        b, first, last, rows, slots = _task(number, shape, step, plan, cut)
+        b, first, last, rows, slots = _task(np.int64(number), shape, step, plan, cut)
         size = (last - first) * s
         X, D = np.zeros((size, w), x.dtype), np.zeros((size, w), x.dtype)
         M = np.zeros((size, w), x.dtype)
@@ -294,7 +295,7 @@ def _add_grams(S, addresses, strides, shape, step, plan, cut, w):
                 _add_gram(S[b * l + block], D[o : o + s], X[o : o + s])
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def _apply_rotations(R, addresses, strides, shape, step, plan, cut, w, columns_per_task):
     """X_B <- R X_B of every block, and M_B <- R M_B, w columns at a time."""
     (n, _, k), (l, per_task, s) = shape, cut
@@ -302,8 +303,8 @@ def _apply_rotations(R, addresses, strides, shape, step, plan, cut, w, columns_p
     x, _, m = memories(addresses, plan)
     parts = -(-k // columns_per_task)
     for number in prange(n * -(-l // per_task) * parts):
-        b, first, last, rows, slots = _task(number // parts, shape, step, plan, cut)
-        size, start = (last - first) * s, number % parts * columns_per_task
+        b, first, last, rows, slots = _task(np.int64(number) // parts, shape, step, plan, cut)
+        size, start = (last - first) * s, np.int64(number) % parts * columns_per_task
         X, Y = np.zeros((size, w), x.dtype), np.zeros((size, w), x.dtype)
         buffer = np.zeros((LINE, slots.size + LINE), x.dtype)
         R_b = R[b * l + first : b * l + last].astype(x.dtype)

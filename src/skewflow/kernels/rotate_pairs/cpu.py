@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
+from ..._compiled import Loops, fast
 from ..permutation.cpu import (
-    FAST,
-    PRANGE_ONLY,
+    LARGEST_TURN,
     PREFETCH_UP_TO,
     addresses,
     advance,
@@ -76,7 +76,7 @@ def step_pairs_(
     plan = make_plan(update, M is not None, X.dtype, X.shape[1], 2)
     turn = _turn_columns if columns else _turn_rows
     w = as_array(moments)
-    turn(addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), int(step), plan, w)
+    turn(X.numel(), addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), int(step), plan, w)
     for A, Ac in ((X, Xc), (M, Mc)):
         if A is not None and Ac is not None and A is not Ac:
             A.copy_(Ac)
@@ -90,14 +90,14 @@ def _in_layout(A: Tensor, columns: bool) -> Tensor:
     return A.mT.contiguous().mT if columns else A.contiguous()
 
 
-@njit(cache=True)
+@njit
 def plane_angle(omega, plan):
     """The angle of a plane from its entry of D X^T - X D^T, in float64."""
-    theta = plan.angle * np.float64(omega)
+    theta = min(max(plan.angle * np.float64(omega), -LARGEST_TURN), LARGEST_TURN)
     return 2.0 * math.atan(theta / 2.0) if plan.cayley else theta
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _plain_entry(xi, xj, gi, gj):
     omega = xi[0] * 0
     for t in range(xi.size):
@@ -105,7 +105,7 @@ def _plain_entry(xi, xj, gi, gj):
     return omega
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _momentum_entry(xi, xj, gi, gj, mi, mj, plan):
     """The entry of a pair, its momentum moved on in the same loop."""
     mu, sigma, a, b = plan.mu, plan.sigma, plan.a, plan.b
@@ -117,7 +117,7 @@ def _momentum_entry(xi, xj, gi, gj, mi, mj, plan):
     return omega
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _turn(xi, xj, c, s):
     for t in range(xi.size):
         u, v = xi[t], xj[t]
@@ -125,7 +125,7 @@ def _turn(xi, xj, c, s):
         xj[t] = c * v - s * u
 
 
-@njit(cache=True)
+@njit
 def _entry(x, g, m, here, ahead, k, plan):
     """The entry of one pair; meanwhile the points of the pair `ahead` are asked for."""
     xi, xj, gi, gj, mi, mj = here
@@ -143,7 +143,7 @@ def _entry(x, g, m, here, ahead, k, plan):
     return omega
 
 
-@njit(cache=True)
+@njit
 def _turn_pair(x, g, m, here, ahead, k, plan, by):
     """Turn one pair of rows; `here` and `ahead` say where its and the next pair's rows begin."""
     xi, xj, gi, _, mi, mj = here
@@ -166,7 +166,7 @@ def _turn_pair(x, g, m, here, ahead, k, plan, by):
             _turn(m[mi + t :][:w], m[mj + t :][:w], c, s)
 
 
-@njit(cache=True)
+@njit
 def _begin(b, i, j, xs, gs, ms):
     """Where the rows i and j of matrix b begin in the memory of X, G and M."""
     return (
@@ -179,7 +179,7 @@ def _begin(b, i, j, xs, gs, ms):
     )
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def _turn_rows(addresses, strides, shape, step, plan, w):
     (n, d, k), (xs, gs, ms) = shape, strides
     x, g, m = memories(addresses, plan)
@@ -212,7 +212,7 @@ def _turn_rows(addresses, strides, shape, step, plan, w):
             _turn_pair(x, g, m, here, ahead, k, plan, by)
 
 
-@njit(cache=True)
+@njit
 def _fill_partners(partner, sign, d, seed, stream, step):
     """Who is paired with each row; the sign is +1 for the first of a pair, 0 for one alone."""
     pairs = np.empty((2, (d + 1) // 2), np.uint32)
@@ -225,7 +225,7 @@ def _fill_partners(partner, sign, d, seed, stream, step):
             sign[i] = 0.0
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _add_products(total, partner, x, u):
     """Add to the total of each row its product with its partner, over four lines of memory."""
     x0, x1, x2, x3 = x
@@ -235,7 +235,7 @@ def _add_products(total, partner, x, u):
         total[i] += (u0[i] * x0[j] + u1[i] * x1[j]) + (u2[i] * x2[j] + u3[i] * x3[j])
 
 
-@njit(cache=True, fastmath=FAST, forceinline=True)
+@fast
 def _turn_line(x, other, partner, c, s):
     """Turn all pairs of a line; `other` is a place for the partners' entries."""
     pick(other, x, partner)
@@ -243,13 +243,13 @@ def _turn_line(x, other, partner, c, s):
         x[i] = c[i] * x[i] + s[i] * other[i]
 
 
-@njit(cache=True)
+@njit
 def _line(x, xs, b, t, d):
     """Line t of matrix b: the contiguous column t of its d rows."""
     return x[b * xs[0] + t * xs[2] :][:d]
 
 
-@njit(cache=True)
+@njit
 def _direction_line(out, zeros, g, m, gs, ms, b, t, d, end, plan):
     """The direction along line t: its momentum moves on. Zeros from the line `end` on."""
     if t >= end:
@@ -263,7 +263,7 @@ def _direction_line(out, zeros, g, m, gs, ms, b, t, d, end, plan):
     return out
 
 
-@njit(cache=True)
+@njit
 def _sum_lines(total, partner, x, g, m, xs, gs, ms, b, start, end, plan):
     """The products of each row with its partner over the lines `start` to `end`."""
     d = total.size
@@ -290,7 +290,7 @@ def _sum_lines(total, partner, x, g, m, xs, gs, ms, b, start, end, plan):
         )
 
 
-@njit(cache=True)
+@njit
 def _fill_rotation(c, s, total, partner, sign, plan, w, b):
     """Cosine and signed sine of each row from the partial sums of its products, `total`."""
     for i in range(c.size):
@@ -302,7 +302,7 @@ def _fill_rotation(c, s, total, partner, sign, plan, w, b):
         c[i], s[i] = math.cos(theta), sign[i] * math.sin(theta)
 
 
-@njit(parallel=PRANGE_ONLY, cache=True)
+@Loops
 def _turn_columns(addresses, strides, shape, step, plan, w):
     (n, d, k), (xs, gs, ms) = shape, strides
     x, g, m = memories(addresses, plan)

@@ -5,16 +5,12 @@
 import math
 from typing import Literal
 
-import numpy as np
 from jaxtyping import Float, Int
-from numba import njit
 from torch import Tensor
 
-from ..permutation.cpu import mark_written
+from ..._compiled import kept
+from ..permutation.cpu import LARGEST_TURN, mark_written
 from .cpu import _turn
-
-LARGEST = np.finfo(np.float64).max / 2
-"""A plane turns exactly by any finite angle."""
 
 
 def rotate_given_pairs_(
@@ -53,9 +49,9 @@ def rotate_given_pairs_(
     mark_written(X, M)
 
 
-@njit(cache=True)
+@kept
 def _rotate(x, i, j, theta, cayley):
     for e in range(theta.size):
-        angle = min(max(theta[e], -LARGEST), LARGEST)
+        angle = min(max(theta[e], -LARGEST_TURN), LARGEST_TURN)
         angle = 2.0 * math.atan(angle / 2.0) if cayley else angle
         _turn(x[i[e]], x[j[e]], x.dtype.type(math.cos(angle)), x.dtype.type(math.sin(angle)))

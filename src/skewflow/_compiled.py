@@ -1,0 +1,151 @@
+"""CPU kernels by numba: threads, the cache between processes, a word when compilation is slow.
+
+Importing this module imports numba, so that only modules with compiled loops do.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from threading import Lock, Timer
+from time import monotonic
+from types import FunctionType
+from typing import Any
+
+import numba
+import torch
+from numba import njit
+from numba.core import event
+
+GRAIN = 1 << 17
+"""Entries of a matrix for each thread. On two quiet cores a second thread pays from 2^18 entries
+on; on busy ones threads wait for each other a hundred times longer than small matrices take."""
+
+PATIENCE = 2.0
+"""Seconds of compilation after which stderr says what is going on."""
+
+PRANGE_ONLY = {
+    "prange": True,
+    "comprehension": False,
+    "reduction": False,
+    "inplace_binop": False,
+    "setitem": False,
+    "numpy": False,
+    "stencil": False,
+    "fusion": False,
+}
+"""Only the loops that say `prange` run in parallel: looking for more makes compilation slow."""
+
+fast = njit(fastmath={"contract", "reassoc", "nsz", "arcp"}, forceinline=True)
+"""Compiles an inner loop whose sums may vectorise; NaN and infinity keep their meaning.
+
+It becomes part of its caller. As a function of its own it would have other last bits in a process
+that compiles it than in one that reads numba's cache.
+"""
+
+
+def kept(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a function on its first call, and keep it on disk for later processes.
+
+    Where no folder can be written, as in a read-only container, it is compiled by every process.
+    """
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # numba found no folder
+        return njit(**options)(function)
+
+
+_MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+
+
+class Loops:
+    """A function with `prange` loops, compiled for one thread and for several, each when needed.
+
+    Both give the same bits, since what a turn of a loop computes does not depend on the others.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        assert isinstance(function, FunctionType)
+        self._serial = kept(function)
+        # numba's cache tells functions apart by their names, and knows nothing of options.
+        twin = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_threads")
+        twin.__qualname__ = twin.__name__
+        self._parallel = kept(twin, parallel=PRANGE_ONLY)
+
+    def __call__(self, work: int, *args: Any) -> Any:
+        """Run on one thread for every `GRAIN` entries of `work`, at most on as many as torch."""
+        threads = min(work // GRAIN, torch.get_num_threads(), _MOST_THREADS)
+        if threads < 2 or _pool.broken or not _pool.lock.acquire(blocking=False):
+            return self._serial(*args)
+        try:
+            before = _pool.threads()
+            numba.set_num_threads(threads)
+            try:
+                return self._parallel(*args)
+            finally:
+                numba.set_num_threads(before)
+        finally:
+            _pool.lock.release()
+
+
+class _Pool:
+    """numba's threads. One caller has them at a time: some of numba's layers abort otherwise."""
+
+    def __init__(self) -> None:
+        self.lock, self.started, self.broken = Lock(), False, False
+
+    def threads(self) -> int:
+        """How many numba uses for the caller's own functions; starts them."""
+        if not self.started:
+            # Both may share one OpenMP, and numba's start gives torch as many threads as numba has.
+            before = torch.get_num_threads()
+            numba.get_num_threads()
+            torch.set_num_threads(before)
+            self.started = True
+        return int(numba.get_num_threads())
+
+    def after_fork(self) -> None:
+        """A child has no threads of its parent's: where those were started it runs on one."""
+        self.lock, self.broken = Lock(), self.started
+
+
+_pool = _Pool()
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_pool.after_fork)
+
+
+class _Announcer(event.Listener):
+    """Says once on stderr that kernels are compiled, if that takes more than `PATIENCE` in all."""
+
+    def __init__(self) -> None:
+        self._depth, self._left, self._began, self._timer = 0, PATIENCE, 0.0, Timer(0, print)
+
+    def on_start(self, event: event.Event) -> None:
+        """Start the clock at the outermost function."""
+        self._depth += 1
+        if self._depth == 1 and self._left > 0 and _is_ours(event):
+            where = "kept for later processes"
+            if not event.data["dispatcher"].stats.cache_path:
+                where = "by every process: set NUMBA_CACHE_DIR to a folder that can be written"
+            self._began = monotonic()
+            self._timer = Timer(self._left, print, [f"skewflow: compiling CPU kernels ({where})"])
+            self._timer.kwargs = {"file": sys.stderr, "flush": True}
+            self._timer.daemon = True
+            self._timer.start()
+
+    def on_end(self, event: event.Event) -> None:
+        """Stop it."""
+        self._depth -= 1
+        if self._depth == 0 and self._timer.is_alive():
+            self._timer.cancel()
+            self._left -= monotonic() - self._began
+        elif self._depth == 0 and self._began:
+            self._left = 0.0
+
+
+def _is_ours(event: event.Event) -> bool:
+    module: str = event.data["dispatcher"].py_func.__module__
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+_announcer = _Announcer()
+event.register("numba:compile", _announcer)  # type: ignore[no-untyped-call]
