@@ -10,15 +10,13 @@ from helpers import randn, random_skew
 from skewflow import samplers
 from skewflow.errors import FamilyError
 from skewflow.samplers import Sampler
-from skewflow.tournaments import (
-    EdgeWeights,
+from skewflow.tournaments import EdgeWeights, heavy_matchings, non_intersecting
+from skewflow.tournaments.theory import (
     family_h_variance,
     family_optimal_variance,
     h_regular_inclusion_dense,
     h_regular_variance,
-    heavy_matchings,
     horvitz_thompson_variance,
-    non_intersecting,
     optimal_variance,
     uniform_variance,
 )
@@ -161,7 +159,7 @@ def sampler_ids() -> Iterator[tuple[int, int, str]]:
 
 def one_factorisations_of_k6() -> list[list[frozenset[tuple[int, int]]]]:
     """All ways to split the edges of K6 into five perfect matchings, by search."""
-    from skewflow.tournaments import enumerate_partitions
+    from skewflow.tournaments.theory import enumerate_partitions
 
     matchings = [frozenset(T) for T in enumerate_partitions(6, 2)]
 

@@ -8,7 +8,7 @@ from helpers import assert_close
 from skewflow.errors import BlockSizeError
 from skewflow.flows import Brockett, integrate, quadratic_convergence
 from skewflow.geometry import haar
-from skewflow.tournaments import gradient_norm_bound
+from skewflow.tournaments.theory import gradient_norm_bound
 
 
 def problem(d, seed):

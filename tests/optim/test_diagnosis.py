@@ -8,7 +8,8 @@ from helpers import randn
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
 from skewflow.samplers import HRegular
-from skewflow.tournaments import EdgeWeights, h_regular_variance
+from skewflow.tournaments import EdgeWeights
+from skewflow.tournaments.theory import h_regular_variance
 
 
 def weight(shape, generator):

@@ -15,7 +15,8 @@ from skewflow.kernels import rotate_blocks
 from skewflow.lab.flops import FlopCounter
 from skewflow.samplers import Balanced, HRegular, balanced
 from skewflow.samplers.balanced import Numbers, edges_of
-from skewflow.tournaments import EdgeWeights, balance, block_sizes
+from skewflow.tournaments import EdgeWeights, block_sizes
+from skewflow.tournaments.theory import balance
 
 
 def similar(d, generator):

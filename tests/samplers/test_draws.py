@@ -20,13 +20,8 @@ from skewflow.samplers import (
     Uniform,
     _draw,
 )
-from skewflow.tournaments import (
-    EdgeWeights,
-    block_sizes,
-    certified_tau,
-    enumerate_partitions,
-    partition_norm,
-)
+from skewflow.tournaments import EdgeWeights, block_sizes, partition_norm
+from skewflow.tournaments.theory import certified_tau, enumerate_partitions
 
 FALSE_ALARM = 1e-6
 """Chance that one chi-square check fails though the sampler is right; the seeds are fixed."""

@@ -6,7 +6,8 @@ import torch
 from cases import WEIGHTS, all_cases, sampler_ids
 from helpers import EPS, assert_close, random_stiefel
 from skewflow.samplers import HRegular, Sparsified, Uniform
-from skewflow.tournaments import EdgeWeights, exact_variance
+from skewflow.tournaments import EdgeWeights
+from skewflow.tournaments.theory import exact_variance
 
 TRIPLES = [pytest.param(*t, id="d{}-s{}-{}".format(*t)) for t in sampler_ids()]
 

@@ -3,7 +3,7 @@ import torch
 
 from helpers import assert_close
 from skewflow.errors import BlockSizeError, FamilyError
-from skewflow.tournaments import Family, Partition, affine_lines, non_intersecting, round_robin
+from skewflow.tournaments import Family, Partition, non_intersecting, round_robin
 
 
 def check_each_edge_once(family, sizes):
@@ -22,9 +22,9 @@ def test_round_robin_is_a_one_factorisation(d):
     check_each_edge_once(family, (2,) * (d // 2) + (1,) * (d % 2))
 
 
-@pytest.mark.parametrize("q, n", [(2, 2), (2, 4), (3, 2), (3, 3), (5, 2), (7, 2), (11, 2)])
+@pytest.mark.parametrize("q, n", [(3, 2), (3, 3), (5, 2), (7, 2), (11, 2)])
 def test_parallel_classes_of_affine_lines_hold_each_edge_once(q, n):
-    family = affine_lines(q, n)
+    family = non_intersecting(q**n, q)
     assert family.d == q**n and len(family) == (q**n - 1) // (q - 1)
     check_each_edge_once(family, (q,) * q ** (n - 1))
 
@@ -37,7 +37,8 @@ def test_the_affine_plane_of_order_three_has_four_classes_of_three_lines():
 
 def test_a_plane_without_one_of_its_points_is_a_family_of_uneven_blocks():
     family = Family(
-        Partition.of([[row for row in block if row < 8] for block in T]) for T in affine_lines(3)
+        Partition.of([[row for row in block if row < 8] for block in T])
+        for T in non_intersecting(9, 3)
     )
     check_each_edge_once(family, (3, 3, 2))
 
@@ -76,13 +77,6 @@ def test_a_design_that_is_not_built_here_says_so():
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("q, n", [(4, 2), (1, 2), (3, 1), (0, 2)])
-def test_affine_lines_need_a_prime_and_a_plane(q, n):
-    with pytest.raises(FamilyError, match=f"prime order.*q={q}, n={n}"):
-        affine_lines(q, n)
-
-
-@pytest.mark.bad_input
 def test_a_family_must_hold_each_edge_exactly_once():
     one, two = Partition.of([[0, 1], [2]]), Partition.of([[0, 2], [1]])
     with pytest.raises(FamilyError, match=r"edge \(1, 2\) lies in 0 of the 2"):
@@ -102,4 +96,4 @@ def test_round_robin_needs_two_rows_and_a_round_that_exists():
     with pytest.raises(IndexError, match=r"0..4: got 5"):
         round_robin(6)[5]
     with pytest.raises(IndexError, match=r"0..3: got 4"):
-        affine_lines(3)[4]
+        non_intersecting(9, 3)[4]

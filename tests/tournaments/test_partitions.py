@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from skewflow.errors import BlockSizeError, ShapeError, TooLargeError
-from skewflow.tournaments import Partition, block_sizes, enumerate_partitions, num_partitions
+from skewflow.tournaments import Partition, block_sizes
+from skewflow.tournaments.theory import enumerate_partitions, num_partitions
 
 
 @pytest.mark.parametrize("d, s", [(6, 2), (7, 2), (7, 3), (10, 4), (5, 5)])

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from cases import gaussian
 from helpers import assert_close
 from skewflow.samplers import HRegular, Uniform
-from skewflow.tournaments import EdgeWeights, block_sizes, edge_probability, num_partitions
+from skewflow.tournaments import EdgeWeights, block_sizes, edge_probability
 from skewflow.tournaments.edge_weights import edge_from_index
+from skewflow.tournaments.theory import num_partitions
 
 
 @st.composite

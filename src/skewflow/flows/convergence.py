@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import _validate
 from ..geometry.haar import haar
-from ..tournaments.convergence import gradient_norm_bound
-from ..tournaments.counting import edge_probability
+from ..tournaments.partitions import edge_probability
+from ..tournaments.theory.convergence import gradient_norm_bound
 from ._batched import draw_orders, turn_pairs
 from .fields import Brockett
 

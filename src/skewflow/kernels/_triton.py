@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..tournaments.counting import edge_probability
+from ..tournaments.partitions import edge_probability
 from ._devices import stream_of
 from .permutation._triton import permutation_options
 from .update import Update

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..tournaments import EdgeWeights
-from ..tournaments.balance import rho
+from ..tournaments.theory.bounds import rho
 from .experiment import Figure, Table, Value
 
 if TYPE_CHECKING:

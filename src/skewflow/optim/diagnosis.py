@@ -14,9 +14,8 @@ from ..kernels.permutation.reference import matching_at, order_at
 from ..kernels.rotate_blocks.reference import divide_blocks
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update, direction
-from ..tournaments.counting import edge_probability
 from ..tournaments.edge_weights import EdgeWeights
-from ..tournaments.partitions import Partition, block_sizes
+from ..tournaments.partitions import Partition, block_sizes, edge_probability
 from ..tournaments.tournament import Tournament
 from ._dense import forms_omega
 from ._plan import Alone

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from .. import _validate
 from ..errors import BalanceError
-from ..tournaments.balance import balanced_tau_ratio
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import BlockSize, Partition, SizeCounts, block_sizes
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law
+from ..tournaments.theory.bounds import balanced_tau_ratio
+from ..tournaments.tournament import Law, Tournament
 from ..tournaments.weight_functions import NEGLIGIBLE, H, h_values, weight_function
 from . import _draw
 from .base import Sampler
@@ -73,8 +72,8 @@ class Balanced(Sampler):
     r"""The law of `HRegular` for a balanced $\Omega$, from O(ds) of its entries (Theorem 3.6).
 
     An $\Omega$ is $(\alpha, \beta, h)$-balanced if a fraction $\alpha$ of its entries has
-    $h \ge \beta\max h$ (`tournaments.balance` measures it). Then no h exceeds $1/(\alpha\beta)$
-    times the mean of all. A draw takes four steps:
+    $h \ge \beta\max h$ (`tournaments.theory.balance` measures it). Then no h exceeds
+    $1/(\alpha\beta)$ times the mean of all. A draw takes four steps:
 
     1. The mean $m_1$ of h over `num_samples` random edges gives the bound
        $c = 2m_1/(\alpha\beta)$ on h.

@@ -7,8 +7,7 @@ import torch
 
 from .. import _validate
 from ..tournaments.edge_weights import EdgeWeights
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law
+from ..tournaments.tournament import Law, Tournament
 
 
 class Sampler(ABC):

@@ -7,19 +7,14 @@ import torch
 
 from .. import _validate
 from ..errors import BalanceError
-from ..tournaments.balance import (
-    balanced_tau_ratio,
-    certified_tau,
-    heavy_partition,
-    partition_weight,
-)
-from ..tournaments.counting import num_partitions_with_edge
 from ..tournaments.edge_weights import EdgeWeights
-from ..tournaments.enumeration import enumerate_partitions
-from ..tournaments.inclusion import h_regular_inclusion
+from ..tournaments.partition_weights import partition_weight
 from ..tournaments.partitions import BlockSize, Partition, block_sizes
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law
+from ..tournaments.theory.bounds import balanced_tau_ratio, certified_tau, heavy_partition
+from ..tournaments.theory.counting import num_partitions_with_edge
+from ..tournaments.theory.enumeration import enumerate_partitions
+from ..tournaments.theory.inclusion import h_regular_inclusion
+from ..tournaments.tournament import Law, Tournament
 from ..tournaments.weight_functions import NEGLIGIBLE, H, h_values, weight_function
 from . import _draw
 from .base import Sampler

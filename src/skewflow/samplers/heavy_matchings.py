@@ -10,8 +10,7 @@ from ..errors import SamplingError
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.families import Family
 from ..tournaments.matchings import METHODS, heavy_matchings, matching_partition
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law
+from ..tournaments.tournament import Law, Tournament
 from ..tournaments.weight_functions import H, weight_function
 from .base import Sampler
 from .importance import Importance

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..errors import FamilyError
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.families import Family
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law, family_sums
+from ..tournaments.partition_weights import family_sums
+from ..tournaments.tournament import Law, Tournament
 from ..tournaments.weight_functions import NEGLIGIBLE, H, weight_function
 from . import _draw
 from .base import Sampler

@@ -6,13 +6,13 @@ import torch
 
 from .. import _validate
 from ..errors import SamplingError
-from ..tournaments.balance import certified_norm, partition_weight
-from ..tournaments.counting import edge_probability, num_partitions_with_edge
 from ..tournaments.edge_weights import EdgeWeights
-from ..tournaments.enumeration import enumerate_partitions
-from ..tournaments.partitions import BlockSize, Partition, block_sizes
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law, partition_norm
+from ..tournaments.partition_weights import partition_norm, partition_weight
+from ..tournaments.partitions import BlockSize, Partition, block_sizes, edge_probability
+from ..tournaments.theory.bounds import certified_norm
+from ..tournaments.theory.counting import num_partitions_with_edge
+from ..tournaments.theory.enumeration import enumerate_partitions
+from ..tournaments.tournament import Law, Tournament
 from ..tournaments.weight_functions import NEGLIGIBLE
 from . import _draw
 from .base import Sampler

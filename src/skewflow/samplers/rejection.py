@@ -3,10 +3,9 @@
 import torch
 
 from ..errors import BalanceError, SamplingError
-from ..tournaments.balance import partition_weight
-from ..tournaments.counting import edge_probability
 from ..tournaments.edge_weights import EdgeWeights
-from ..tournaments.partitions import BlockSize, Partition
+from ..tournaments.partition_weights import partition_weight
+from ..tournaments.partitions import BlockSize, Partition, edge_probability
 from ..tournaments.weight_functions import H
 from . import _draw
 from .uniform import Uniform

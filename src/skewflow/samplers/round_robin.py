@@ -7,8 +7,7 @@ import torch
 
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.families import non_intersecting
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law
+from ..tournaments.tournament import Law, Tournament
 from . import _draw
 from ._sweep import Sweep
 from .base import Sampler

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from .. import _validate
 from ..tournaments.edge_weights import EdgeWeights, edge_from_index
-from ..tournaments.enumeration import check_size
 from ..tournaments.matchings import greedy_colours, matching_partition
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law
+from ..tournaments.theory.enumeration import check_size
+from ..tournaments.tournament import Law, Tournament
 from ..tournaments.weight_functions import NEGLIGIBLE, H, h_values, weight_function
 from . import _draw
 from .base import Sampler

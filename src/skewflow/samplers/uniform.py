@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..tournaments.counting import edge_probability
 from ..tournaments.edge_weights import EdgeWeights
-from ..tournaments.enumeration import enumerate_partitions
-from ..tournaments.partitions import BlockSize, Partition, block_sizes
-from ..tournaments.tournament import Tournament
-from ..tournaments.variance import Law
+from ..tournaments.partitions import BlockSize, Partition, block_sizes, edge_probability
+from ..tournaments.theory.enumeration import enumerate_partitions
+from ..tournaments.tournament import Law, Tournament
 from . import _draw
 from .base import Sampler
 

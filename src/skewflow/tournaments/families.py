@@ -150,28 +150,6 @@ def round_robin(d: int) -> Family:
     return _RoundRobin(d)
 
 
-def affine_lines(q: int, n: int = 2) -> Family:
-    r"""The parallel classes of lines of the affine space AG(n, q): $d = q^n$ rows, blocks of q.
-
-    A non-intersecting family for s = q (not in the paper): $(q^n-1)/(q-1)$ classes; n = 2 is the
-    affine plane with its q + 1 classes.
-
-    Args:
-        q: Prime order.
-        n: Dimension, at least 2.
-
-    Example:
-        >>> family = affine_lines(3)
-        >>> family.d, len(family), sorted(family[0])
-        (9, 4, [(0, 3, 6), (1, 4, 7), (2, 5, 8)])
-    """
-    if not _is_prime(q) or n < 2:
-        raise FamilyError(
-            f"affine lines need a prime order q and a dimension n >= 2: got q={q}, n={n}."
-        )
-    return _AffineLines(q, n)
-
-
 def non_intersecting(d: int, block_size: int) -> Family:
     r"""The non-intersecting family of d rows in blocks of s, where one is known (Sec. 3.2).
 

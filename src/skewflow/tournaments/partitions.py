@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import groupby
 from typing import SupportsIndex
 
@@ -45,6 +46,20 @@ def block_sizes(d: int, block_size: BlockSize) -> SizeCounts:
             f"{tuple(block_size)}. Pass one integer for sizes that fit by themselves."
         )
     return tuple((size, len(list(run))) for size, run in groupby(sizes))
+
+
+def edge_probability(d: int, block_size: BlockSize) -> Fraction:
+    r"""$P(e \in T)$ under the uniform law: $(s-1)/(d-1)$, or $\sum_c s_c(s_c-1) / (d(d-1))$.
+
+    Its inverse is the scale that makes the uniform estimate unbiased (Lemma 9.3); for uneven
+    sizes that is *not* $(d-1)/(s-1)$.
+
+    Example:
+        >>> edge_probability(6, 3), edge_probability(5, 2), edge_probability(7, 4)
+        (Fraction(2, 5), Fraction(1, 5), Fraction(3, 7))
+    """
+    pairs = sum(count * size * (size - 1) for size, count in block_sizes(d, block_size))
+    return Fraction(pairs, d * (d - 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,3 +46,7 @@ class Tournament:
         for b, omega in zip(self.partition.blocks, self.blocks(W), strict=True):
             estimate[b[:, :, None], b[:, None, :]] = omega
         return estimate
+
+
+Law = list[tuple[Tournament, float]]
+"""Every outcome of a sampler once, each with its probability."""

@@ -22,7 +22,7 @@ from skewflow.lab.rl import methods, ray_workers, tasks
 from skewflow.lab.rl.rollout import Rollout
 from skewflow.lab.seeds import spawn
 from skewflow.tournaments import EdgeWeights
-from skewflow.tournaments.balance import rho
+from skewflow.tournaments.theory.bounds import rho
 
 RL = EXPERIMENTS["rl"]
 CI = RL.presets["ci"]

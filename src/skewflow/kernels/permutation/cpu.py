@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from torch import Tensor
 
 from ..._compiled import fast
-from ...tournaments.counting import edge_probability
+from ...tournaments.partitions import edge_probability
 from ..update import Update
 from . import reference
 

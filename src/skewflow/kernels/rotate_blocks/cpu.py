@@ -18,8 +18,7 @@ from torch import Tensor
 
 from ..._compiled import Loops, fast, kept
 from ...geometry.retractions import cayley, expm
-from ...tournaments.counting import edge_probability
-from ...tournaments.partitions import block_sizes
+from ...tournaments.partitions import block_sizes, edge_probability
 from ..permutation.cpu import (
     LINE,
     Plan,

@@ -13,9 +13,8 @@ from ...errors import NonFiniteError, ShapeError
 from ...geometry.checks import check_skew, require
 from ...geometry.precision import no_autocast
 from ...geometry.retractions import cayley, expm
-from ...tournaments.counting import edge_probability
 from ...tournaments.edge_weights import EdgeWeights
-from ...tournaments.partitions import Partition, block_sizes
+from ...tournaments.partitions import Partition, block_sizes, edge_probability
 from ..permutation import order_at
 from ..update import LARGEST_ANGLE, Update, apart, beside, direction
 

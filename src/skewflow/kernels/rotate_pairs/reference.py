@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ... import _validate
 from ...errors import NonFiniteError, ShapeError
-from ...tournaments.counting import edge_probability
+from ...tournaments.partitions import edge_probability
 from ..permutation import matching_at
 from ..update import Update, apart, beside, direction
 

@@ -19,8 +19,8 @@ from ...samplers import (
     Uniform,
 )
 from ...tournaments import EdgeWeights, heavy_matchings, round_robin
-from ...tournaments.inclusion import h_regular_inclusion_dense
-from ...tournaments.variance import (
+from ...tournaments.theory.inclusion import h_regular_inclusion_dense
+from ...tournaments.theory.variance import (
     exact_variance,
     family_optimal_variance,
     horvitz_thompson_variance,

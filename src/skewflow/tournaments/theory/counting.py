@@ -6,7 +6,7 @@ Everything is an integer or a fraction; nothing is rounded.
 from fractions import Fraction
 from math import factorial
 
-from .partitions import BlockSize, block_sizes
+from ..partitions import BlockSize, block_sizes, edge_probability
 
 
 def num_partitions(d: int, block_size: BlockSize) -> int:
@@ -22,20 +22,6 @@ def num_partitions(d: int, block_size: BlockSize) -> int:
     for size, count in block_sizes(d, block_size):
         ways //= factorial(size) ** count * factorial(count)
     return ways
-
-
-def edge_probability(d: int, block_size: BlockSize) -> Fraction:
-    r"""$P(e \in T)$ under the uniform law: $(s-1)/(d-1)$, or $\sum_c s_c(s_c-1) / (d(d-1))$.
-
-    Its inverse is the scale that makes the uniform estimate unbiased (Lemma 9.3); for uneven
-    sizes that is *not* $(d-1)/(s-1)$.
-
-    Example:
-        >>> edge_probability(6, 3), edge_probability(5, 2), edge_probability(7, 4)
-        (Fraction(2, 5), Fraction(1, 5), Fraction(3, 7))
-    """
-    pairs = sum(count * size * (size - 1) for size, count in block_sizes(d, block_size))
-    return Fraction(pairs, d * (d - 1))
 
 
 def num_partitions_with_edge(d: int, block_size: BlockSize) -> int:

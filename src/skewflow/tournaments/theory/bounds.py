@@ -4,22 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .edge_weights import EdgeWeights
+from ..edge_weights import EdgeWeights
+from ..partition_weights import partition_weight
+from ..partitions import BlockSize, Partition, block_sizes
+from ..weight_functions import H, h_values
 from .enumeration import enumerate_partitions
-from .partitions import BlockSize, Partition, block_sizes
-from .weight_functions import H, h_values
-
-
-def partition_weight(W: EdgeWeights, partition: Partition, h: H = "abs") -> float:
-    r"""$h(G_T) = \sum_{e \in G_T} h(w_e)$ (Lemma 3.5).
-
-    Example:
-        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
-        ...                                  [0, -1, -2, 0]]))
-        >>> partition_weight(W, Partition.of([[0, 1], [2, 3]]))
-        7.0
-    """
-    return sum(h_values(h, omega).sum().item() for omega in W.blocks(partition)) / 2
 
 
 def balance(W: EdgeWeights, beta: float, h: H = "abs") -> float:

@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .._typing import MatrixBlocks
+from ..._typing import MatrixBlocks
+from ..edge_weights import EdgeWeights
+from ..partitions import BlockSize, Partition
+from ..weight_functions import H, h_values
 from .counting import joint_edge_probabilities
-from .edge_weights import EdgeWeights
-from .partitions import BlockSize, Partition
-from .weight_functions import H, h_values
 
 
 def h_regular_inclusion(

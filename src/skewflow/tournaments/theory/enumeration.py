@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from itertools import combinations
 
-from ..errors import TooLargeError
+from ...errors import TooLargeError
+from ..partitions import BlockSize, Partition, block_sizes
 from .counting import num_partitions
-from .partitions import BlockSize, Partition, block_sizes
 
 LIMIT = 200_000
 """Most outcomes that an exact enumeration lists."""

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..errors import FamilyError
-from .edge_weights import EdgeWeights
-from .partitions import Partition
-from .tournament import Tournament
+from ...errors import FamilyError
+from ..edge_weights import EdgeWeights
+from ..partitions import Partition
+from ..tournament import Tournament
 
 
 def covering_matrix(partitions: Sequence[Partition]) -> Float[Tensor, "d d"]:

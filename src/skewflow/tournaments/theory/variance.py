@@ -4,16 +4,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .balance import partition_weight
-from .counting import edge_probability, num_partitions_with_edge
-from .edge_weights import EdgeWeights
+from ..edge_weights import EdgeWeights
+from ..families import Family
+from ..partition_weights import family_sums, partition_norm, partition_weight
+from ..partitions import BlockSize, edge_probability
+from ..tournament import Law
+from ..weight_functions import H
+from .counting import num_partitions_with_edge
 from .enumeration import enumerate_partitions
-from .families import Family
-from .partitions import BlockSize, Partition
-from .tournament import Tournament
-from .weight_functions import H, h_values
-
-Law = list[tuple[Tournament, float]]
 
 
 def exact_variance(law: Law, W: EdgeWeights) -> float:
@@ -147,33 +145,3 @@ def horvitz_thompson_variance(W: EdgeWeights, inclusion: Float[Tensor, "d d"]) -
     """
     squares = W.dense().to(torch.float64).square()
     return torch.where(squares > 0, squares * (1 / inclusion - 1), squares).sum().item()
-
-
-def partition_norm(W: EdgeWeights, partition: Partition) -> float:
-    r"""$a_T = \sqrt{\sum_{e \in T} w_e^2}$, the optimal law's unnormalised weight (Lemma 3.2).
-
-    Example:
-        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
-        ...                                  [0, -1, -2, 0]]))
-        >>> partition_norm(W, Partition.of([[0, 1], [2], [3]]))
-        5.0
-    """
-    return partition_weight(W, partition, "square") ** 0.5
-
-
-def family_sums(W: EdgeWeights, family: Family, h: H) -> Float[Tensor, "n"]:
-    """h(G_T) of every member of a non-intersecting family, the K(e) of Lemma 9.7.
-
-    All at once, in O(d^2) given Omega.
-
-    Example:
-        >>> from skewflow.tournaments import round_robin
-        >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
-        ...                                  [0, -1, -2, 0]]))
-        >>> family_sums(W, round_robin(4), "abs")
-        tensor([0., 2., 7.], dtype=torch.float64)
-    """
-    i, j = torch.triu_indices(W.d, W.d, offset=1)
-    values = h_values(h, W.dense().cpu()[i, j])
-    sums = torch.zeros(len(family), dtype=torch.float64)
-    return sums.index_add_(0, family.colours[i, j], values)

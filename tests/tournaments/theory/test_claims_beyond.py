@@ -10,20 +10,22 @@ from helpers import assert_close, randn, scipy_expm
 from skewflow.samplers import HRegular, Importance, Optimal, Uniform
 from skewflow.tournaments import (
     EdgeWeights,
-    certified_norm,
     edge_probability,
+    heavy_matchings,
+    partition_norm,
+    partition_weight,
+    round_robin,
+)
+from skewflow.tournaments.theory import (
+    certified_norm,
     enumerate_partitions,
     exact_variance,
     h_regular_inclusion_dense,
     h_regular_variance,
-    heavy_matchings,
     horvitz_thompson_variance,
     joint_edge_probabilities,
     num_partitions_with_edge,
     optimal_variance,
-    partition_norm,
-    partition_weight,
-    round_robin,
     sweep_variance,
     uniform_variance,
 )

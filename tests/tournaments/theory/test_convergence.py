@@ -8,7 +8,8 @@ import torch
 from helpers import assert_close, randn, random_stiefel
 from skewflow.geometry import givens, omega
 from skewflow.kernels import rotate_pairs
-from skewflow.tournaments import enumerate_partitions, gradient_norm_bound, round_robin
+from skewflow.tournaments import round_robin
+from skewflow.tournaments.theory import enumerate_partitions, gradient_norm_bound
 
 
 class Quadratic:
