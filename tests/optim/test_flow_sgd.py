@@ -22,7 +22,7 @@ from skewflow.kernels.permutation import matching_at, order_at
 from skewflow.kernels.rotate_pairs.reference import step_pairs
 from skewflow.kernels.update import Update
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowSGD
+from skewflow.optim import FlowAdam, FlowSGD
 from skewflow.samplers import HRegular, RoundRobin
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
@@ -536,6 +536,27 @@ def test_weight_decay_of_a_group_is_refused_with_the_reason(generator):
     assert len(optimizer.param_groups) == 1
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "make, foreign",
+    [(FlowSGD, {"betas": (0.9, 0.99)}), (FlowSGD, {"eps": 1.0}), (FlowAdam, {"momentum": 0.9})],
+)
+def test_an_option_of_another_optimiser_is_refused_in_a_group(make, foreign, generator):
+    (name,) = foreign
+    with pytest.raises(ValueError, match=f"`{name}` is no option of this optimiser"):
+        make([{"params": [weight((6, 6), generator)], **foreign}], lr=0.1)
+
+
+@pytest.mark.bad_input
+def test_a_parameter_put_into_a_group_by_hand_is_refused(generator):
+    p, q = weight((6, 6), generator), weight((6, 6), generator)
+    optimizer = FlowSGD([p], lr=0.1)
+    optimizer.param_groups[0]["params"] = [q]
+    q.grad = torch.ones_like(q)
+    with pytest.raises(ValueError, match=r"shape \(6, 6\) was put into .*add_param_group"):
+        optimizer.step()
+
+
 def test_whole_numbers_of_numpy_are_whole_numbers(generator):
     options = {"block_size": np.int64(3), "seed": np.uint8(7), "guard_every": np.int32(2)}
     p, q = weight((6, 6), generator), weight((6, 6), generator)
@@ -555,11 +576,19 @@ def test_whole_numbers_of_numpy_are_whole_numbers(generator):
         (torch.eye(3, dtype=torch.complex64), DtypeError, "W must be a real .*complex64.*Unitary"),
         (torch.eye(3, dtype=torch.int64), DtypeError, "W must be a real .*int64. Cast it"),
         (torch.empty(3, 3, device="meta"), ValueError, "W must have memory: .* meta.*to_empty"),
+        (torch.eye(3).to_sparse(), TypeError, "W must be a dense .*sparse_coo.*to_dense"),
     ],
 )
 def test_weights_of_other_kinds_are_refused_by_name(p, error, message):
     with pytest.raises(error, match=message):
         FlowSGD([("W", nn.Parameter(p, requires_grad=False))], lr=0.1)
+
+
+@pytest.mark.bad_input
+def test_the_weight_of_a_lazy_layer_is_refused_by_name():
+    model = nn.LazyLinear(4, bias=False)
+    with pytest.raises(ValueError, match="weight must have a shape: .*lazy.*Run the model once"):
+        FlowSGD(model.named_parameters(), lr=0.1)
 
 
 @pytest.mark.bad_input

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers import EPS, randn
-from skewflow.errors import NotOnManifoldError
+from skewflow.errors import NotOnManifoldError, ShapeError
 from skewflow.geometry import haar, orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
@@ -125,6 +125,27 @@ def test_the_guard_raises_where_a_write_was_not_noticed(block_size, value, gener
     with pytest.raises(NotOnManifoldError, match=FAR):
         for _ in range(8):
             step(optimizer, generator)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 40.0])
+@pytest.mark.parametrize("make", [FlowSGD, FlowAdam])
+def test_exact_steps_that_overflow_name_the_weight_that_was_written(make, value, generator):
+    p = weight((16, 16), generator)
+    optimizer = make([("turn", p)], lr=1e-3, block_size="dense")
+    step(optimizer, generator)
+    p.data[5, 5] = value  # neither the version nor the first and last entries show it
+    with pytest.raises(NotOnManifoldError, match=f"^turn of shape .*{FAR}"):
+        for _ in range(300):
+            step(optimizer, generator)
+
+
+def test_a_weight_whose_memory_was_freed_is_refused(generator):
+    p = weight((8, 8), generator)
+    optimizer = FlowSGD([("turn", p)], lr=1e-3, block_size=2)
+    step(optimizer, generator)
+    p.untyped_storage().resize_(0)
+    with pytest.raises(ShapeError, match="turn of shape .* must keep its memory: it was freed"):
+        step(optimizer, generator)
 
 
 def test_factored_steps_check_their_weight(generator):

@@ -24,12 +24,12 @@ from ._drift import Drift
 from ._factors import FactoredSteps
 from ._gathered import Factored, Factors, gather
 from ._loading import Loaded, pack, pack_group, read_state
-from ._options import check_options, exact_retraction, is_fused
+from ._options import check_options, exact_retraction, is_fused, refuse_foreign_options
 from ._plan import Alone, Plan, make_plan
 from ._ranks import Ranks
 from ._sampled import Drawn, generator_of, samplers_of
 from ._watch import Watch
-from ._weights import Weight, check_kind
+from ._weights import Weight, check_admitted, check_kind
 from .diagnosis import Diagnosis, Draws, diagnose
 from .factored_gradient import formed
 
@@ -80,6 +80,7 @@ class Flow(torch.optim.Optimizer, ABC):
     @no_autocast()
     def _admit(self, group: dict[str, Any], number: int) -> None:
         check_options(group)
+        refuse_foreign_options(group, self.defaults)
         stream = sum(w.num_matrices for w in self._weights.values())
         names = group.get("param_names") or [
             f"parameter {i} of group {number}" for i in range(len(group["params"]))
@@ -219,6 +220,7 @@ class Flow(torch.optim.Optimizer, ABC):
         if before is not None:
             before.complain()
             self._leave(before)
+        check_admitted(group["params"], self._weights)
         weights = [self._weights[p] for p in group["params"] if formed(p) is not None]
         for weight in weights:
             weight.check_shape()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..errors import NonFiniteGradientError
+from ..errors import NonFiniteError, NonFiniteGradientError
 from ..geometry.precision import full_precision
 from ..kernels._graphs import Graphs
 from ..kernels.row_moments.reference import row_moments
@@ -89,10 +89,15 @@ class Lot:
         members = [pair for pair in pairs if pair[0] not in left_out]
         if not members:
             return
-        if self._single is not None and self._single.takes(update, retraction):
-            self._single.step(update, retraction, time)
-        else:
-            self._step_together(members, update, retraction, time, store)
+        try:
+            if self._single is not None and self._single.takes(update, retraction):
+                self._single.step(update, retraction, time)
+            else:
+                self._step_together(members, update, retraction, time, store)
+        except NonFiniteError:
+            for weight in self.weights:
+                weight.nearest()  # raises an error that names the weight
+            raise
         due = [pair for pair in members if is_due(*pair, retraction)]
         if due:
             points = [weight.view(weight.points(state)) for weight, state in due]

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -33,6 +33,13 @@ SAMPLERS: dict[str, Callable[[int], Sampler]] = {
 
 FUSED_SAMPLERS = ("sweep", "uniform")
 """Samplers that the kernels draw by themselves."""
+
+
+OTHERS_OPTIONS = (
+    *("amsgrad", "betas", "dampening", "eps"),
+    *("factor_window", "momentum", "natural", "nesterov"),
+)
+"""Options that some optimisers have, of torch or of this package, and others do not."""
 
 
 def is_fused(sampler: str | Sampler) -> bool:
@@ -66,6 +73,17 @@ def check_options(group: dict[str, Any]) -> None:
         raise ValueError(
             f'`retraction="polar"` is a dense step: got block_size={size!r}. '
             'Use block_size="dense", or retraction="exp".'
+        )
+
+
+def refuse_foreign_options(group: dict[str, Any], own: Collection[str]) -> None:
+    """No option of another optimiser stands in a group, where nothing would read it."""
+    foreign = [name for name in group if name in OTHERS_OPTIONS and name not in own]
+    if foreign:
+        name = foreign[0]
+        raise ValueError(
+            f"`{name}` is no option of this optimiser: a group has {name}={group[name]!r}, which "
+            "no step would use. Leave it out, or choose the optimiser that has it."
         )
 
 

@@ -1,6 +1,7 @@
 """One orthogonal parameter inside an optimiser: its matrices, its master copy, its name."""
 
 import sys
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 from warnings import warn
@@ -8,6 +9,7 @@ from warnings import warn
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from .. import _validate
 from ..errors import BlockSizeError, DtypeError, NotOnManifoldError, ShapeError
@@ -123,6 +125,11 @@ class Weight:
                 f"{self.name} must keep its shape {self.view.shape}: it is {tuple(self.p.shape)} "
                 "now. Make a new optimiser for it."
             )
+        if not self.p.untyped_storage().nbytes():
+            raise ShapeError(
+                f"{self.name} of shape {self.view.shape} must keep its memory: it was freed, as "
+                "by sharding. Bring it back before the step, or make a new optimiser."
+            )
 
     def check(self) -> None:
         """The parameter is finite, large enough, and on the manifold."""
@@ -182,6 +189,17 @@ def steps_taken(state: dict[str, Any], steps: int) -> int | Tensor:
     return taken
 
 
+def check_admitted(params: Iterable[Tensor], weights: Collection[Tensor]) -> None:
+    """All parameters of a group are among the weights of the optimiser."""
+    for number, p in enumerate(params):
+        if p not in weights:
+            raise ValueError(
+                f"parameter {number} of a group must have been given to the optimiser: one of "
+                f"shape {tuple(p.shape)} was put into `param_groups` later. Call "
+                "`add_param_group`, or make a new optimiser."
+            )
+
+
 def check_kind(p: Tensor, name: str) -> None:
     """The parameter is a whole, real, floating-point tensor with memory."""
     if _is_dtensor(p):
@@ -195,6 +213,18 @@ def check_kind(p: Tensor, name: str) -> None:
             f"{name} must be a whole tensor: it is a flat shard, as FullyShardedDataParallel makes "
             "it. Sharded weights are not supported: leave the layer out of the sharding "
             "(`ignored_modules`), or use DistributedDataParallel."
+        )
+    if is_lazy(p):
+        raise ValueError(
+            f"{name} must have a shape: it is not initialised, as in the lazy layers of torch. "
+            "Run the model once, and call `orthogonal_` for this weight, before the optimiser is "
+            "made."
+        )
+    if p.is_nested or p.layout != torch.strided:
+        kind = "a nested tensor" if p.is_nested else f"of layout {p.layout}"
+        raise TypeError(
+            f"{name} must be a dense tensor: it is {kind}. Orthogonal matrices are dense: call "
+            "`to_dense()` on it, or give it to another optimiser."
         )
     if p.dtype not in _validate.FLOATS:
         raise DtypeError(

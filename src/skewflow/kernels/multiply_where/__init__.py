@@ -1,9 +1,12 @@
 """Products of a batch that only some of its matrices need, which the device finds out."""
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...errors import NonFiniteError
 from .._devices import on
 from . import reference
 
@@ -58,14 +61,22 @@ def num_rounds(needed: Tensor, most: int, A: Float[Tensor, "n a b"]) -> int:
         most: The largest possible number.
         A: What is multiplied.
 
+    Raises:
+        NonFiniteError: If the host waits, and one of the numbers is NaN.
+
     Example:
         >>> num_rounds(torch.tensor([0, 3]), 10, torch.zeros(2, 5, 5))
         3
     """
-    if needed.device.type == "cpu":
-        return int(needed.max())
-    static = has_kernel(A) or torch.cuda.is_current_stream_capturing()
-    return most if static else int(needed.max())
+    if needed.device.type != "cpu" and (has_kernel(A) or torch.cuda.is_current_stream_capturing()):
+        return most
+    rounds = float(needed.max())
+    if math.isnan(rounds):
+        raise NonFiniteError(
+            "a matrix must be finite to be exponentiated or projected: its norm is NaN. Look for "
+            "an overflow, or for a weight that is far from orthogonal."
+        )
+    return int(rounds)
 
 
 def has_kernel(A: Float[Tensor, "n a b"]) -> bool:
