@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from skewflow.geometry import haar
+from skewflow.kernels.exact_step import exact_step
+from skewflow.kernels.rotate_factored.dispatch import FactoredStep
 from skewflow.lab.bench.capture import captured
 from skewflow.lab.environment import environment
 from skewflow.lab.files import write_json
 from skewflow.nn import OrthogonalLinear
 from skewflow.optim import FlowSGD, capture_factors
-from skewflow.optim._dense import dense_step
-from skewflow.optim._factored import FactoredStep
 
 Row = dict[str, Any]
 
@@ -69,7 +69,7 @@ def ranks(device: str, repeats: int) -> list[Row]:
             A = torch.randn(1, d, r, device=device) / (d * r) ** 0.5
             B = torch.randn(1, k, r, device=device) / r**0.5
             Y, step = X.clone(), FactoredStep()
-            steps["dense", fraction] = lambda A=A, B=B, X=X: dense_step(X, A @ B.mT, 0.1, "exp")
+            steps["dense", fraction] = lambda A=A, B=B, X=X: exact_step(X, A @ B.mT, 0.1, "exp")
             steps["factored", fraction] = lambda A=A, B=B, Y=Y, step=step: step(Y, A, B, 0.1)
         cost = medians(steps, device, repeats, 5 if device == "cuda" else 1)
         wins = [f for f in FRACTIONS if cost["factored", f] < cost["dense", f]]

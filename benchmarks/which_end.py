@@ -22,13 +22,13 @@ import torch
 from torch import nn
 
 from skewflow.geometry import haar
+from skewflow.kernels.rotate_factored.dispatch import is_worth_it
 from skewflow.lab.bench.timing import interleaved
 from skewflow.lab.environment import check_device, environment
 from skewflow.lab.experiment import Figure
 from skewflow.lab.files import write_bytes, write_json
 from skewflow.lab.report.assets import to_png
 from skewflow.optim import FlowSGD
-from skewflow.optim._factored import is_worth_it
 
 DATA = Path(__file__).parent / "data"
 PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / "which-end.png"

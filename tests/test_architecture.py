@@ -10,15 +10,14 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "skewflow"
 
 LAYERS = [
-    "_compiled",
     "errors",
     "_files",
     "_typing",
     "_validate",
     "geometry",
     "tournaments",
-    "samplers",
     "kernels",
+    "samplers",
     "optim",
     "nn",
     "flows",

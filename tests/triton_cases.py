@@ -16,7 +16,7 @@ if INTERPRETED and isinstance(tl.sum, triton.runtime.jit.JITFunction):
         "set it in the environment, or find out what imports triton."
     )
 
-from skewflow.kernels._triton import Operands  # noqa: E402
+from skewflow.kernels._runtime._operands_triton import Operands  # noqa: E402
 from skewflow.kernels.update import Update  # noqa: E402
 
 SEED = 2**40 + 3

@@ -11,10 +11,10 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from skewflow.kernels._polar_triton import SCALARS, blend_of, cut_of, decide_of, series_of
-from skewflow.kernels._small_polar_triton import MUCH_SHARED, ROWS
-from skewflow.kernels._small_polar_triton import plan_small_polar as plan_small
-from skewflow.kernels._triton import Launch, Operands
+from skewflow.kernels._runtime._launch_triton import Launch
+from skewflow.kernels._runtime._operands_triton import Operands
+from skewflow.kernels.exact_polar._small_triton import MUCH_SHARED, ROWS, plan_small_polar
+from skewflow.kernels.exact_polar._triton import SCALARS, blend_of, cut_of, decide_of, series_of
 from skewflow.kernels.multiply_parts import SHARED
 from skewflow.kernels.multiply_parts._triton import (
     TILES,
@@ -30,8 +30,6 @@ from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_factored._launches_triton import Workspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.update import Update
-from skewflow.optim._polar import LONGEST, WIDEST
-from skewflow.optim._small_polar import plan_small_polar
 
 TYPES = {
     torch.float32: "*fp32",
@@ -183,8 +181,7 @@ def main() -> None:
         if shared > (MUCH_SHARED if k == 64 else SMALL_SHARED):
             raise MemoryError(f"a small exact step takes {shared} bytes of shared memory.")
     if largest:
-        limits = {"longest": LONGEST, "widest": WIDEST, "width": 0.05, "error": 2e-7}
-        (launch,) = plan_small(ours, update, **limits, block_d=ROWS // 2).launches
+        (launch,) = plan_small_polar(ours, update, block_d=ROWS // 2).launches
         shared = compile_launch(launch)
         print("small polar, half as many rows")
         if shared > SMALL_SHARED:

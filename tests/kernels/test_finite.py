@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skewflow.kernels.finite import CHUNK, is_usable
+from skewflow.kernels._runtime.finite import CHUNK, is_usable
 from skewflow.kernels.update import LARGEST_GRADIENT
 
 

@@ -14,13 +14,13 @@ pytest.importorskip("triton")
 
 from golden.cases import digest
 from helpers import randn, random_stiefel
+from skewflow.kernels.exact_polar import dispatch
+from skewflow.kernels.exact_polar._small_triton import plan_small_polar
 from skewflow.kernels.natural_factors._launches_triton import Workspace as Natural
 from skewflow.kernels.recurrence.by_hand import recurrence_by_hand
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_factored._launches_triton import Workspace as Factored
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
-from skewflow.optim import _polar
-from skewflow.optim._small_polar import plan_small_polar
 from triton_cases import INTERPRETED, Case
 
 FILE = Path(__file__).parent.parent / "golden" / "triton.json"
@@ -53,8 +53,8 @@ def long_polar(parts, lr):
     X = random_stiefel(40, 33, batch=(2,), generator=g, dtype=torch.float32)
     D = randn(2, 40, 33, generator=g, dtype=torch.float32)
     if parts:
-        return [_polar._step_of_parts(X, D, lr, tangent=True)[0]]
-    return [_polar._retracted(X, D - X @ D.mT @ X, D, lr)]
+        return [dispatch.polar_step_by_parts(X, D, lr, tangent=True)[0]]
+    return [dispatch.retract(X, D - X @ D.mT @ X, D, lr)]
 
 
 def by_factors(natural):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers import assert_close, randn
-from skewflow.kernels._dispatch import has_kernel
+from skewflow.kernels.block_step import has_kernel
 from skewflow.kernels.rotate_blocks.reference import step_blocks
 
 triton = pytest.importorskip("triton")

@@ -9,7 +9,7 @@ from skewflow.kernels.multiply_parts.reference import multiply_parts, parts_of, 
 
 pytest.importorskip("triton")
 
-from skewflow.kernels._triton import shared_memory
+from skewflow.kernels._runtime._launch_triton import shared_memory
 from skewflow.kernels.multiply_parts import _triton as fused
 
 pytestmark = [

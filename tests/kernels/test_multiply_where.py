@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from helpers import assert_close, randn, random_stiefel
-from skewflow.kernels import multiply_where as package
+from skewflow.kernels.exact_exponential import batched as exponential
+from skewflow.kernels.exact_exponential import series
+from skewflow.kernels.exact_polar import batched as polar
+from skewflow.kernels.exact_step import exact_step
 from skewflow.kernels.multiply_where import reference
-from skewflow.optim import _dense, _exponential, _polar
 
 pytest.importorskip("triton")
 
@@ -40,16 +42,15 @@ def test_exact_steps_are_the_same_when_the_device_decides(
     X = random_stiefel(*shape, batch=(4,), generator=generator, dtype=torch.float32).to(device)
     D = randn(4, *shape, generator=generator, dtype=torch.float32).to(device)
     D *= torch.tensor([0.01, 0.3, 5.0, 1e5], device=device)[:, None, None]
-    expected = _dense.dense_step(X.cpu(), D.cpu(), 1.0, retraction)
+    expected = exact_step(X.cpu(), D.cpu(), 1.0, retraction)
 
-    for module in (package, _dense, _exponential, _polar):
+    for module in (exponential, series, polar):
         monkeypatch.setattr(module, "num_rounds", lambda needed, most, A: most)
-    for module in (_dense, _exponential, _polar):
         fused = lambda out, A, B, live, C=None, alpha=1.0, beta=0.0: multiply_where_(  # noqa: E731
             out, A, B, live, C, alpha, beta
         )
         monkeypatch.setattr(module, "multiply_where_", fused)
-    Y = _dense.dense_step(X, D, 1.0, retraction).cpu()
+    Y = exact_step(X, D, 1.0, retraction).cpu()
     I = torch.eye(shape[1]).expand(4, -1, -1)
     assert_close("Y^T Y", I, Y.mT @ Y, torch.float32)
     assert_close("small steps", expected[:2], Y[:2], torch.float32)

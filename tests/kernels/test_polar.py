@@ -5,12 +5,12 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel, with_norm
 from skewflow.geometry import omega, orthogonality_error, project
-from skewflow.optim import _polar
-from skewflow.optim._guard import polish_
+from skewflow.kernels.exact_polar import dispatch, limits, polar_step
+from skewflow.kernels.polish.reference import polish_
 
 pytest.importorskip("triton")
 
-from skewflow.kernels import _polar_parts_triton
+from skewflow.kernels.polish import _triton as by_parts
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -22,9 +22,9 @@ def stepped(X, D, lr, device, parts=False):
     """By the kernels, which the interpreter runs on the CPU; also by products of parts."""
     X, D = X.to(device), D.to(device)
     if parts:
-        return _polar._step_of_parts(X, D, lr, tangent=False)[0].cpu()
+        return dispatch.polar_step_by_parts(X, D, lr, tangent=False)[0].cpu()
     R = D - X @ D.mT @ X
-    return _polar._retracted(X, R, D, lr).cpu()
+    return dispatch.retract(X, R, D, lr).cpu()
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -43,7 +43,7 @@ def test_the_nearest_point_is_the_projection_for_a_batch_of_any_norms(
         R = omega(X_b, D_b) @ X_b
         C = R.mT @ R
         bound = float(torch.linalg.matrix_norm(C @ C).sqrt())
-        cut = min(1.0, (_polar.WIDEST / max(bound, 1e-30)) ** 0.5)
+        cut = min(1.0, (limits.WIDEST / max(bound, 1e-30)) ** 0.5)
         assert_close("Y", project(X_b - cut * R), Y_b, torch.float32)
 
 
@@ -54,7 +54,7 @@ def test_a_polish_by_parts_brings_points_back(size, wide, generator, device):
     X += size * randn(2, 70, 40, generator=generator, dtype=torch.float32)
     Y, expected = X.to(device), X.double()
     Y = Y.mT.contiguous().mT if wide else Y.clone()
-    _polar_parts_triton.polish_(Y)
+    by_parts.polish_(Y)
     polish_(expected)
     assert_close("Y", expected, Y.cpu(), torch.float32)
 
@@ -69,12 +69,12 @@ def test_any_learning_rate_gives_the_step_of_the_cpu(shape, lr, parts, generator
     Y = stepped(X, D, lr, device, parts)
     assert orthogonality_error(Y).max() < 2e-6
     # Cut steps have the directions of their D, which is known to 6e-8.
-    expected, _ = _polar.polar_step(X, D, lr)
+    expected, _ = polar_step(X, D, lr)
     assert_close("Y", expected, Y, torch.float32, factor=10)
 
 
 def test_steps_that_do_not_need_it_take_no_further_product(generator, device, monkeypatch):
-    from skewflow.kernels import _polar_triton as fused
+    from skewflow.kernels.exact_polar import _triton as fused
 
     lives = []
     multiply = fused.multiply_where_
@@ -99,8 +99,8 @@ def test_steps_and_tangent_parts_by_parts_are_those_of_the_cpu(shape, wide, lr, 
     D = randn(3, *shape, generator=generator, dtype=torch.float32)
     D *= torch.tensor([1e-3, 1.0, 30.0])[:, None, None]
     lay = (lambda A: A.to(device).mT.contiguous().mT) if wide else (lambda A: A.to(device))
-    Y, T = _polar._step_of_parts(lay(X), lay(D), lr, tangent=True)
-    expected, tangent = _polar.polar_step(X, D, lr, tangent=True)
+    Y, T = dispatch.polar_step_by_parts(lay(X), lay(D), lr, tangent=True)
+    expected, tangent = polar_step(X, D, lr, tangent=True)
     assert_close("T", tangent, T.cpu(), torch.float32)
     # Cut steps have the directions of their D, which is known to 6e-8.
     assert_close("Y", expected, Y.cpu(), torch.float32, factor=1.0 if lr < 1 else 10)
@@ -112,8 +112,8 @@ def test_steps_and_tangent_parts_by_parts_are_those_of_the_cpu(shape, wide, lr, 
 def test_directions_that_are_not_finite_spoil_their_own_point_only(bad, generator, device):
     X = random_stiefel(10, 6, batch=(2,), generator=generator, dtype=torch.float32).to(device)
     D = randn(2, 10, 6, generator=generator, dtype=torch.float32).to(device)
-    good, _ = _polar._step_of_parts(X[:1], D[:1], 0.1, tangent=False)
+    good, _ = dispatch.polar_step_by_parts(X[:1], D[:1], 0.1, tangent=False)
     D[1, 2, 3] = bad
-    Y, _ = _polar._step_of_parts(X, D, 0.1, tangent=False)
+    Y, _ = dispatch.polar_step_by_parts(X, D, 0.1, tangent=False)
     assert torch.equal(Y[0], good[0])
     assert Y[1].isnan().all()

@@ -7,7 +7,10 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel, scipy_expm
 from skewflow.geometry import omega, orthogonality_error
+from skewflow.kernels.polish.reference import polish_
+from skewflow.kernels.rotate_factored import dispatch
 from skewflow.kernels.rotate_factored.cpu import rotate_factored_
+from skewflow.kernels.rotate_factored.dispatch import FactoredStep
 from skewflow.kernels.rotate_factored.reference import (
     LONGEST,
     generator_of,
@@ -17,8 +20,6 @@ from skewflow.kernels.rotate_factored.reference import (
     rotate_factored,
     split,
 )
-from skewflow.optim._factored import FactoredStep
-from skewflow.optim._guard import polish_
 
 pytest.importorskip("triton")
 
@@ -299,7 +300,7 @@ def test_the_memory_of_a_captured_step_outlives_steps_of_other_ranks(
     step, kept = FactoredStep(), []
     for rank, captured in ((4, False), (20, True), (4, False)):
         X, A, B = (t.to(device) for t in factors(1, 40, 40, rank, generator, torch.float32))
-        monkeypatch.setattr("skewflow.optim._factored.is_capturing", lambda value=captured: value)
+        monkeypatch.setattr(dispatch, "is_capturing", lambda value=captured: value)
         step._on_device(X, A, B, 0.1, None, None)
         kept.append(weakref.ref(next(iter(step._workspaces.values()))))
     assert [workspace() is not None for workspace in kept] == [False, True, True]

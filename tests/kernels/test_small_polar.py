@@ -7,12 +7,12 @@ import torch
 
 from helpers import assert_close, randn, with_norm
 from skewflow.geometry import omega, orthogonality_error, project
+from skewflow.kernels.exact_polar import limits, polar_step
 from skewflow.kernels.update import direction
-from skewflow.optim import _polar
-from skewflow.optim._small_polar import plan_small_polar
 
 pytest.importorskip("triton")
 
+from skewflow.kernels.exact_polar._small_triton import plan_small_polar
 from triton_cases import Case
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -25,7 +25,7 @@ def reference(X, G, M, step, update):
     """On the CPU, where everything is plain torch."""
     M = None if M is None else M.cpu()
     D, new = direction(G.cpu().to(X.dtype), M, update)
-    return _polar.polar_step(X.cpu(), D, update.lr, tangent=new is not None)
+    return polar_step(X.cpu(), D, update.lr, tangent=new is not None)
 
 
 def moved(case, **more):
@@ -61,7 +61,7 @@ def test_any_learning_rate_keeps_the_points_and_momenta_of_float64(shape, lr, ge
     (Y,), (T,) = moved(case)
     assert orthogonality_error(Y).max() / shape[1] ** 0.5 < 1e-6
     X, G, M = (t.double().cpu() for t in (case.Xs[0], case.Gs[0], case.Ms[0]))
-    expected, tangent = _polar.polar_step(X, 0.9 * M + G, lr, tangent=True)
+    expected, tangent = polar_step(X, 0.9 * M + G, lr, tangent=True)
     # Cut steps have the directions of their D, and the smallest have lost digits to denormals.
     for place, size in enumerate(sizes.flatten().tolist()):
         factor = 10.0 if place != 1 or lr < 1e30 else 1e3
@@ -85,7 +85,7 @@ def test_the_nearest_point_is_the_projection_whatever_the_norm(shape, generator,
         R = omega(X_b, D_b) @ X_b
         C = R.mT @ R
         bound = float(torch.linalg.matrix_norm(C @ C).sqrt())
-        cut = min(1.0, (_polar.WIDEST / max(bound, 1e-30)) ** 0.5)
+        cut = min(1.0, (limits.WIDEST / max(bound, 1e-30)) ** 0.5)
         assert_close("Y", project(X_b - cut * R), Y_b, torch.float32)
 
 
@@ -109,7 +109,7 @@ def test_a_direction_that_is_normal_moves_nothing(lr, generator, device):
     (Y,), (T,) = moved(case)
     assert orthogonality_error(Y).max() / 33**0.5 < 1e-6
     # Of the gradient rounding is left, and a step along it as long as the gradient allows.
-    assert (Y - case.Xs[0].cpu()).abs().max() < 1e-6 * max(1.0, min(1e2 * lr, _polar.LONGEST))
+    assert (Y - case.Xs[0].cpu()).abs().max() < 1e-6 * max(1.0, min(1e2 * lr, limits.LONGEST))
     assert T.abs().max() < 1e-6 * case.Gs[0].abs().max() * 10
 
 
@@ -172,12 +172,9 @@ def test_low_precision_copies_receive_the_rounded_points(low, lr, generator, dev
 
 
 def test_other_tiles_give_the_same_step(generator, device):
-    from skewflow.kernels._small_polar_triton import plan_small_polar as tuned
-
     case = Case(150, 20, generator, device, momentum=0.9)
     (Y,), (T,) = moved(case)
-    limits = {"longest": 2.0**12, "widest": 6.5, "width": 0.05, "error": 2e-7}
-    tuned(case.operands(), case.update, **limits, block_d=16, warps=8)(case.update)
+    plan_small_polar(case.operands(), case.update, block_d=16, warps=8)(case.update)
     assert_close("Y", Y, case.Xs[0].cpu(), torch.float32, factor=0.1)
     assert_close("T", T, case.Ms[0].cpu(), torch.float32)
 

@@ -7,11 +7,10 @@ from torch._subclasses import FakeTensorMode
 from helpers import assert_close, randn
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry.matrices import MatrixView
+from skewflow.kernels.exact_polar import has_small_kernel, polar_step
 from skewflow.kernels.update import Update, direction
 from skewflow.nn import orthogonal_
 from skewflow.optim._bucket import Bucket
-from skewflow.optim._polar import polar_step
-from skewflow.optim._small_polar import has_small_kernel
 from skewflow.optim._weights import Weight
 
 pytest.importorskip("triton")
@@ -72,7 +71,9 @@ def test_steps_follow_the_reference_while_gradients_and_rates_change(
     for n, (weight, X) in enumerate(zip(trained.weights, trained.points(), strict=True)):
         assert_close("X", Xs[n], view(X), torch.float32)
         assert_close("M", Ms[n], view(trained.states[n]["momentum_buffer"]).cpu(), torch.float32)
-        assert weight.p._version > 0 and not weight.is_behind(trained.states[n])
+        assert weight.p._version > 0
+        if device == "cuda":  # the interpreter truncates to bfloat16
+            assert not weight.is_behind(trained.states[n])
         if low is not None:
             assert_close("p", X.to(low), weight.p.cpu(), low)
 

@@ -13,8 +13,7 @@ from skewflow.kernels.rotate_pairs.reference import step_pairs
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from skewflow.kernels import _triton  # noqa: E402
-from skewflow.kernels._triton import Launch  # noqa: E402
+from skewflow.kernels._runtime._launch_triton import Launch  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
 from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402

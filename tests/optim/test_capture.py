@@ -13,10 +13,10 @@ from helpers import assert_close, randn
 from skewflow.errors import FactorError
 from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
+from skewflow.kernels.polish.reference import polish_
+from skewflow.kernels.rotate_factored.dispatch import FactoredStep
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FactoredGradient, FlowSGD, capture_factors
-from skewflow.optim._factored import FactoredStep
-from skewflow.optim._guard import polish_
 
 DENSE = {"lr": 0.1, "block_size": "dense"}
 

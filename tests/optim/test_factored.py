@@ -5,9 +5,9 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel, scipy_expm
 from skewflow.geometry import omega, orthogonality_error
+from skewflow.kernels.polish.reference import polish_
 from skewflow.kernels.rotate_factored.cpu import rotate_factored_
-from skewflow.optim._factored import FactoredStep
-from skewflow.optim._guard import polish_
+from skewflow.kernels.rotate_factored.dispatch import FactoredStep
 
 factored_step_ = FactoredStep()
 

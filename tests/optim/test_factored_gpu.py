@@ -9,11 +9,11 @@ from torch import nn
 from helpers import randn, random_stiefel
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry import orthogonality_error
+from skewflow.kernels.polish.reference import polish_
+from skewflow.kernels.rotate_factored.dispatch import FactoredStep
 from skewflow.kernels.rotate_factored.reference import generator_of
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FlowSGD, capture_factors
-from skewflow.optim._factored import FactoredStep
-from skewflow.optim._guard import polish_
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

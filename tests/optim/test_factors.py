@@ -10,11 +10,12 @@ from torch import nn
 from helpers import assert_close, randn
 from skewflow.errors import FactorError, NonFiniteGradientError
 from skewflow.geometry import tangent_project
+from skewflow.kernels.rotate_factored.dispatch import FactoredStep, is_worth_it
+from skewflow.kernels.tangent import tangent_factors
 from skewflow.kernels.update import Update
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._factored import FactoredStep, is_worth_it
-from skewflow.optim._window import tangent_factors, with_momentum
+from skewflow.optim._window import with_momentum
 
 SHAPES = [(24, 24), (30, 9), (9, 30), (2, 12, 7), (2, 7, 12)]
 DENSE = {"lr": 0.1, "block_size": "dense"}

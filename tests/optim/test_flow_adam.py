@@ -9,11 +9,12 @@ from torch import nn
 from helpers import assert_close, randn, random_stiefel, scipy_expm
 from skewflow.geometry import haar, orthogonality_error, project, tangent_project
 from skewflow.geometry.matrices import MatrixView, as_matrices
+from skewflow.kernels.exact_polar.cpu import adapted_polar_step
+from skewflow.kernels.exact_step import exact_step
 from skewflow.kernels.permutation import matching_at, order_at
+from skewflow.kernels.tangent import tangent_part
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._dense import adapted_step, dense_step
-from skewflow.optim._tangent import tangent_part
 from skewflow.optim._weights import steps_taken
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
@@ -208,9 +209,9 @@ def test_a_square_matrix_alone_takes_the_step_of_a_batch(lr, generator):
     X = random_stiefel(12, 12, generator=generator, dtype=torch.float64)
     D = randn(12, 12, generator=generator, dtype=torch.float64)
     moments = randn(12, generator=generator, dtype=torch.float64).square() + 0.1
-    Y, tangent = adapted_step(X, D, lr, moments)
+    Y, tangent = adapted_polar_step(X, D, lr, moments)
     both = (each.expand(2, 12, 12) for each in (X, D))
-    wanted = dense_step(*both, lr, "polar", moments.expand(2, 12))
+    wanted = exact_step(*both, lr, "polar", moments.expand(2, 12))
     torch.testing.assert_close(Y, wanted[0], rtol=0, atol=1e-12)
     torch.testing.assert_close(tangent, tangent_part(X, D), rtol=0, atol=1e-12)
 

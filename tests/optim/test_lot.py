@@ -7,7 +7,7 @@ from torch import nn
 from helpers import randn
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry.matrices import MatrixView
-from skewflow.kernels._graphs import Graphs
+from skewflow.kernels._runtime.graphs import Graphs
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
 from skewflow.optim._lot import Lot

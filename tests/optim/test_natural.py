@@ -11,10 +11,10 @@ from torch import Tensor
 
 from skewflow.errors import FactorError, NonFiniteGradientError
 from skewflow.kernels.natural_factors import reference
+from skewflow.kernels.natural_factors.dispatch import _memory
 from skewflow.kernels.natural_factors.reference import DAMPING, GROWTH
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD, capture_factors
-from skewflow.optim._natural import _memory
 
 SHAPES = [(1, 9, 9, 2), (1, 9, 4, 3), (1, 6, 5, 8), (2, 7, 3, 1)]
 """Matrices, rows, columns and rank; of square, thin, fewer columns than rank, batched."""

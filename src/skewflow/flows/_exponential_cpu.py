@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
-from .._compiled import fast
+from ..kernels._runtime.numba_loops import fast
 
 LARGEST_DEGREE = 7
 """Up to this degree the series is applied to the point term by term."""

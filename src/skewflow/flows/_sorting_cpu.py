@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from .._compiled import Loops, fast
+from ..kernels._runtime.numba_loops import Loops, fast
 from ._exponential_cpu import apply_exponential, apply_taylor, multiply
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels._dispatch import step_
+from ..kernels.block_step import step_
 from ..kernels.row_moments.reference import row_moments
 from ._options import is_fused
 from ._plan import Alone, Plan

@@ -1,9 +1,8 @@
-"""Where a step runs: inside a compiled function, or while a CUDA graph is captured."""
+"""Steps inside a compiled function."""
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._compile import _disable_dynamo
 
 OUTSIDE = (
@@ -16,8 +15,3 @@ OUTSIDE = (
 def outside_the_graph(function: Callable[..., Any], *args: Any) -> Any:
     """A call inside a compiled function of what cannot be traced, as it reads addresses."""
     return function(*args)
-
-
-def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ._capturing import is_capturing
+from ..kernels._runtime.graphs import is_capturing
 
 
 class Clock:

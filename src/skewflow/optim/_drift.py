@@ -1,4 +1,9 @@
-"""Looks at the drift off the manifold now and then, and polishes what has drifted."""
+r"""The drift guard: a cheap look at $X^\top X - I$ now and then, and a polish when it has grown.
+
+A rotation of rows is exact up to rounding, so the error grows like a random walk: about
+eps * sqrt(steps). The look costs two products with one vector. Where the parameter lives on a GPU
+its answer is read only at the next look, from pinned memory, so that no step ever waits for it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,16 +11,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels._devices import on
-from ..kernels.multiply_parts import is_faster
-from ._capturing import is_capturing
-from ._dense import forms_omega
-from ._guard import FACTORED_EVERY, FACTORED_TOLERANCE, TOLERANCE, polish_, residuals
+from ..kernels._runtime.graphs import is_capturing
+from ..kernels.generator import forms_omega
+from ..kernels.polish import polish_, residuals
 from ._weights import Weight
 
 States = Mapping[Tensor, dict[str, Any]]
 Store = Callable[[Weight, Tensor], None]
 """Brings changed points into their parameter, if they are a copy."""
+
+TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
+r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is left alone."""
+
+FACTORED_TOLERANCE = {dtype: tolerance / 4 for dtype, tolerance in TOLERANCE.items()}
+"""Of weights that are stepped by factors."""
+
+FACTORED_EVERY = 64
+"""Most factored steps between two looks. Their errors do not cancel as those of rotated rows do:
+see `rotate_factored`."""
+
+SMALL = 1 << 20
+"""Most elements of a parameter that is copied to be looked at together with others."""
 
 POLISH_EVERY = 64
 """Float32 exponential steps by all of the generator, from one polish to the next. Equal steps are
@@ -103,17 +119,6 @@ def is_due(weight: Weight, state: dict[str, Any], retraction: str) -> bool:
     return bool(state["turns"] % POLISH_EVERY == 0)
 
 
-def bring_back_(X: Tensor) -> None:
-    """`polish_` by the fastest products."""
-    if is_faster(X):
-        from ..kernels import _polar_parts_triton as by_parts
-
-        with on(X.device):
-            by_parts.polish_(X)
-    else:
-        polish_(X)
-
-
 def _polish(
     weights: Sequence[Weight],
     Xs: Sequence[Tensor],
@@ -127,7 +132,7 @@ def _polish(
         if drift is None or drift <= tolerance[X.dtype]:
             continue
         if drift <= LARGEST_DRIFT:
-            bring_back_(X)
+            polish_(X)
             store(weight, X)
         else:  # written by others, where nobody noticed it: a polish could diverge
             nearest = weight.nearest()

@@ -8,18 +8,20 @@ from torch import Tensor
 
 from ..errors import FactorError, NonFiniteGradientError
 from ..geometry.precision import is_exact, users_precision
+from ..kernels._runtime.graphs import is_capturing
+from ..kernels.exact_step import exact_step
+from ..kernels.natural_factors.dispatch import NaturalFactors
 from ..kernels.natural_factors.reference import lengthening
+from ..kernels.polish import polish_
+from ..kernels.rotate_factored.dispatch import FactoredStep, is_decided_on_device, is_worth_it
+from ..kernels.tangent import tangent_factors
 from ..kernels.update import LARGEST_GRADIENT, Update
 from ._auto import choice_for
-from ._capturing import is_capturing
-from ._dense import dense_step
-from ._drift import bring_back_, is_due
-from ._factored import FactoredStep, is_decided_on_device, is_worth_it
+from ._drift import is_due
 from ._gathered import CHANGED, Factored
-from ._natural import NaturalFactors
 from ._options import exact_retraction
 from ._weights import Weight
-from ._window import tangent_factors, with_momentum
+from ._window import with_momentum
 
 
 class FactoredSteps:
@@ -170,9 +172,9 @@ class FactoredSteps:
             fine = largest <= LARGEST_GRADIENT[G.dtype]  # which NaN is not
             finite = fine if finite is None else finite & fine
             retraction = exact_retraction(one.group, X.device)
-            X.copy_(dense_step(X, torch.where(finite, G, 0), update.lr, retraction))
+            X.copy_(exact_step(X, torch.where(finite, G, 0), update.lr, retraction))
             if is_due(weight, state, retraction):
-                bring_back_(X)
+                polish_(X)
         store(weight, X)
         if late and skip:
             assert finite is not None

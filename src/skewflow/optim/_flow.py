@@ -13,12 +13,12 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from ..geometry.matrices import MatrixView
 from ..geometry.precision import no_autocast
-from ..kernels._graphs import Graphs
+from ..kernels._runtime.graphs import Graphs, is_capturing
 from ..kernels.update import Update
 from ._alone import draw_all, step_alone
 from ._auto import explain
 from ._capture import is_anything_captured
-from ._capturing import OUTSIDE, is_capturing, outside_the_graph
+from ._capturing import OUTSIDE, outside_the_graph
 from ._clock import Clock
 from ._drift import Drift
 from ._factors import FactoredSteps

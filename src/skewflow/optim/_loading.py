@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..errors import SamplingError, ShapeError
+from ..kernels.natural_factors.dispatch import KEYS
 from ..samplers import Sampler
 from ._auto import choice_for
-from ._natural import KEYS
 from ._options import make_sampler
 from ._weights import Weight
 

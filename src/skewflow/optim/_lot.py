@@ -9,16 +9,17 @@ from torch.autograd.graph import increment_version
 
 from ..errors import NonFiniteError, NonFiniteGradientError
 from ..geometry.precision import full_precision
-from ..kernels._graphs import Graphs
+from ..kernels._runtime.devices import on_device
+from ..kernels._runtime.graphs import Graphs, is_capturing
+from ..kernels.exact_polar import polar_step
+from ..kernels.exact_step import exact_step
+from ..kernels.polish import polish_
 from ..kernels.row_moments.reference import row_moments
+from ..kernels.tangent import tangent_part
 from ..kernels.update import LARGEST_GRADIENT, Update, direction
-from ._capturing import is_capturing
-from ._dense import dense_step
-from ._drift import Store, bring_back_, is_due
-from ._polar import polar_step
-from ._replayed import Replayed, has_graph, on_device
+from ._drift import Store, is_due
+from ._replayed import Replayed, has_graph
 from ._single import single_of
-from ._tangent import tangent_part
 from ._weights import Weight, steps_taken
 
 
@@ -102,7 +103,7 @@ class Lot:
         if due:
             points = [weight.view(weight.points(state)) for weight, state in due]
             X = _batch(points)
-            bring_back_(X)
+            polish_(X)
             _put(points, X)
             for (weight, _), point in zip(due, points, strict=True):
                 store(weight, point)
@@ -178,7 +179,7 @@ class Lot:
         else:
             with full_precision():
                 new = None if new is None else tangent_part(X, new)
-            Y = dense_step(X, D, lr, retraction, w)
+            Y = exact_step(X, D, lr, retraction, w)
         if new is not None:
             if finite is not None:
                 assert M is not None

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from ..errors import NonFiniteGradientError
-from ..kernels._dispatch import has_kernel
-from ..kernels._graphs import Graphs
+from ..kernels._runtime.graphs import Graphs
+from ..kernels.block_step import has_kernel
+from ..kernels.exact_polar import has_small_kernel
 from ..kernels.update import LARGEST_GRADIENT, Update
 from ._auto import choice_for
 from ._bucket import Bucket
-from ._guard import SMALL
+from ._drift import SMALL
 from ._lot import Lot
 from ._options import exact_retraction, is_fused
-from ._small_polar import has_small_kernel
 from ._weights import Weight
 from .factored_gradient import formed
 
@@ -115,7 +115,10 @@ class Plan:
             self._check(weight)
 
     def _check(self, weight: Weight) -> None:
-        from ..kernels.finite import is_usable, unusable  # numba, not for those who only import
+        from ..kernels._runtime.finite import (
+            is_usable,
+            unusable,
+        )  # numba, not for those who only import
 
         grad = weight.p.grad
         assert grad is not None

@@ -5,7 +5,8 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor
 
-from ..kernels._graphs import Graphs
+from ..kernels._runtime.devices import on_device
+from ..kernels._runtime.graphs import Graphs
 from ..kernels.multiply_where import has_kernel
 
 WARM_UP = 2
@@ -92,8 +93,3 @@ def has_graph(points: Sequence[Tensor]) -> bool:
     """
     small = sum(X.numel() for X in points) <= LARGEST
     return points[0].device.type == "cuda" and has_kernel(points[0]) and small
-
-
-def on_device(lr: float, device: torch.device) -> Tensor:
-    """The learning rate for steps there."""
-    return torch.full((), lr, dtype=torch.float64, device=device)

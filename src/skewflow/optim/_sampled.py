@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .._typing import MatrixBlocks
-from ..kernels._dispatch import rotate_
+from ..kernels.block_step import rotate_
 from ..kernels.permutation.reference import make_key, scalar
 from ..kernels.rotate_blocks.reference import divide_blocks
 from ..kernels.update import Update, direction

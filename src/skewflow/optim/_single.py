@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ..geometry.precision import is_exact
+from ..kernels.exact_exponential.cpu import exponential_step_on_cpu
+from ..kernels.exact_polar.cpu import adapted_polar_step, polar_step_on_cpu
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.update import Update
-from ._dense import adapted_step, exp_step
-from ._polar import step_on_host
 from ._weights import Weight, steps_taken
 
 
@@ -49,11 +49,12 @@ class Single:
         D = G if M is None else torch.add(G, M, alpha=update.momentum, out=M)
         tangent: Tensor | None
         if moments is not None:
-            Y, tangent = adapted_step(X, D, update.lr, moments)
+            Y, tangent = adapted_polar_step(X, D, update.lr, moments)
         elif retraction == "polar":
-            Y, tangent = step_on_host(X, D, update.lr, M is not None, self._out)
+            Y, tangent = polar_step_on_cpu(X, D, update.lr, M is not None, self._out)
         else:
-            Y, tangent = exp_step(X, D, update.lr, tangent=M is not None, out=self._out[1])
+            out = self._out[1]
+            Y, tangent = exponential_step_on_cpu(X, D, update.lr, tangent=M is not None, out=out)
         if Y is not X:
             X.copy_(Y)
         if M is not None and tangent is not M:

@@ -16,7 +16,7 @@ from ..errors import BlockSizeError, DtypeError, NotOnManifoldError, ShapeError
 from ..geometry.checks import check_stiefel
 from ..geometry.matrices import MatrixView
 from ..geometry.retractions import HALVES
-from ._guard import polish_
+from ..kernels.polish.reference import polish_
 
 NEAR = 0.1
 """Largest distance of a singular value from 1 at which a weight that somebody else wrote is brought

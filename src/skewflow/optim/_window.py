@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision
+from ..kernels._runtime.graphs import is_capturing
 from ..kernels.update import Update
-from ._capturing import is_capturing
 
 
 def with_momentum(
@@ -65,27 +64,3 @@ def with_momentum(
             state[key] = kept
     state["factor_ranks"] = ranks
     return direction[0], direction[1], finite
-
-
-def tangent_factors(
-    X: Float[Tensor, "n d k"],
-    A: Float[Tensor, "n d r"],
-    B: Float[Tensor, "n k r"],
-    V: Float[Tensor, "n d r"] | None = None,
-    AX: Float[Tensor, "n r k"] | None = None,
-) -> tuple[Float[Tensor, "n d 2r"], Float[Tensor, "n k 2r"]]:
-    r"""Factors of $AB^\top - X\,\mathrm{sym}(X^\top AB^\top)$, which has twice the rank.
-
-    With $P = X^\top A$ and $V = XB$ it is $(A - \frac12 XP)B^\top - \frac12 VP^\top$.
-
-    Args:
-        X: Points.
-        A: Left factors.
-        B: Right factors.
-        V: The products X B, if they are known.
-        AX: The products $A^\top X$, likewise.
-    """
-    with full_precision():
-        V = X @ B if V is None else V
-        P = X.mT @ A if AX is None else AX.mT
-        return torch.cat([A - X @ P / 2, V / -2], dim=-1), torch.cat([B, P], dim=-1)

@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..geometry.checks import orthogonality_error
+from ..kernels.exact_polar.limits import LARGEST_TURN
+from ..kernels.generator import forms_omega
 from ..kernels.permutation.reference import matching_at, order_at
 from ..kernels.rotate_blocks.reference import divide_blocks
 from ..kernels.row_moments.reference import row_moments
@@ -17,9 +19,7 @@ from ..kernels.update import Update, direction
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import Partition, block_sizes, edge_probability
 from ..tournaments.tournament import Tournament
-from ._dense import forms_omega
 from ._plan import Alone
-from ._polar import LARGEST_TURN
 from ._weights import steps_taken
 
 Draws = Callable[[int, EdgeWeights], Tournament]

@@ -8,7 +8,7 @@ The plain form in `balanced.py` takes the same random numbers and is the definit
 import numpy as np
 from numba import njit
 
-from .._compiled import fast, kept
+from ..kernels._runtime.numba_loops import fast, kept
 
 ZERO, REFUSED, REJECTED, FOUND = range(4)
 """Outcomes: no weight at all, an h above the bound, no edge accepted, a partition."""

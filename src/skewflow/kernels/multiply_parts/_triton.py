@@ -10,7 +10,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .._triton import Launch
+from .._runtime._launch_triton import Launch
 from ..multiply_where._triton import tile_at
 
 
@@ -307,3 +307,18 @@ def _tiles_for(n: int, a: int, c: int, symmetric: bool) -> Tiles:
 
 def _num_tiles(tile: Tiles, a: int, c: int) -> int:
     return triton.cdiv(a, tile.high) * triton.cdiv(c, tile.wide)
+
+
+def split(A: Float[Tensor, "n a b"], bound: float | Tensor, units: Tensor) -> Parts:
+    """The parts of matrices, in the order in which they lie in memory."""
+    if A.stride(-1) != 1 and A.stride(-2) == 1:
+        return split(A.mT, bound, units).mT
+    n, a, b = A.shape
+    parts = empty_parts(n, a, b, units)
+    split_of(parts, A, bound).once()
+    return parts
+
+
+def gram_(P: Tensor, Y: Parts, live: Tensor | None = None) -> None:
+    r"""P becomes $Y^\top Y - I$, of the matrices that are `live`."""
+    product_of(P, None, Y.mT, Y, live=live, symmetric=True, minus_identity=True).once()

@@ -1,84 +1,8 @@
 """Products of a batch that only some of its matrices need, which the device finds out."""
 
-import math
+from .dispatch import choose_buffer as choose_buffer
+from .dispatch import has_kernel as has_kernel
+from .dispatch import multiply_where_ as multiply_where_
+from .dispatch import num_rounds as num_rounds
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
-
-from ...errors import NonFiniteError
-from .._devices import on
-from . import reference
-
-
-def multiply_where_(
-    out: Float[Tensor, "n a c"],
-    A: Float[Tensor, "n a b"],
-    B: Float[Tensor, "n b c"],
-    live: Bool[Tensor, "n"],
-    C: Float[Tensor, "n a c"] | None = None,
-    alpha: float | Float[Tensor, "n"] = 1.0,
-    beta: float = 0.0,
-) -> None:
-    r"""`out` becomes $\alpha AB + \beta C$ where `live` is true and stays what it is elsewhere.
-
-    On CUDA the programs of matrices that are not live end at once, so that a step whose length only
-    the device knows costs what it needs, without making the host wait. In float64 there is no such
-    kernel, and all of them are computed. Not in the paper.
-
-    Args:
-        out: Where the results go; not in A or B.
-        A: Left factors.
-        B: Right factors.
-        live: Which matrices to compute.
-        C: What is added.
-        alpha: Factor of the products, one for all or one for each.
-        beta: Factor of `C`.
-
-    Example:
-        >>> out, A = torch.zeros(2, 1, 1), torch.full((2, 1, 1), 3.0)
-        >>> multiply_where_(out, A, A, torch.tensor([False, True]))
-        >>> out.ravel()
-        tensor([0., 9.])
-    """
-    if out.device.type == "cuda" and has_kernel(out):
-        from ._triton import multiply_where_ as fused
-
-        with on(out.device):
-            fused(out, A, B, live, C, alpha, beta)
-    else:
-        reference.multiply_where_(out, A, B, live, C, alpha, beta)
-
-
-def num_rounds(needed: Tensor, most: int, A: Float[Tensor, "n a b"]) -> int:
-    """How many rounds the host has to ask for when the matrices of a batch need so many.
-
-    On CUDA all of them where there is a kernel, since the needless ones cost next to nothing.
-    Elsewhere the host waits to find out, unless a graph is captured.
-
-    Args:
-        needed: Rounds that each matrix needs.
-        most: The largest possible number.
-        A: What is multiplied.
-
-    Raises:
-        NonFiniteError: If the host waits, and one of the numbers is NaN.
-
-    Example:
-        >>> num_rounds(torch.tensor([0, 3]), 10, torch.zeros(2, 5, 5))
-        3
-    """
-    if needed.device.type != "cpu" and (has_kernel(A) or torch.cuda.is_current_stream_capturing()):
-        return most
-    rounds = float(needed.max())
-    if math.isnan(rounds):
-        raise NonFiniteError(
-            "a matrix must be finite to be exponentiated or projected: its norm is NaN. Look for "
-            "an overflow, or for a weight that is far from orthogonal."
-        )
-    return int(rounds)
-
-
-def has_kernel(A: Float[Tensor, "n a b"]) -> bool:
-    """Whether the CUDA kernel takes such results."""
-    return A.dtype == torch.float32
+__all__ = ["choose_buffer", "has_kernel", "multiply_where_", "num_rounds"]

@@ -7,7 +7,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .._triton import Launch
+from .._runtime._launch_triton import Launch
 
 TILE, DEPTH = 128, 32
 """Rows and columns of a program's tile of the result, and of the factors at a time."""

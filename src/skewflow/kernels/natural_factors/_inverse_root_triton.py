@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton import Launch
+from .._runtime._launch_triton import Launch
 
 ROWS = 16
 """Of a block."""

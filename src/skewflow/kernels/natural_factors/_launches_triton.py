@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...geometry.precision import is_coarse
-from .._devices import on, stream_of
-from .._graphs import Repeated
-from .._triton import Launch
+from .._runtime._launch_triton import Launch
+from .._runtime.devices import on, stream_of
+from .._runtime.graphs import Repeated
 from ..multiply_parts._triton import PADDED, TILES, Parts, product_of
 from ..rotate_factored._pairs_triton import (
     ENOUGH,

@@ -18,8 +18,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from ..._compiled import fast
 from ...tournaments.partitions import edge_probability
+from .._runtime.numba_loops import fast
 from ..update import Update
 from . import reference
 

@@ -13,7 +13,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from .._triton import Launch
+from .._runtime._launch_triton import Launch
 from .by_hand import WIDTH_UNIT
 
 

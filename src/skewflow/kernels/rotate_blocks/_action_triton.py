@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .._triton import Launch, shared_memory
+from .._runtime._launch_triton import Launch, shared_memory
 from ..permutation._triton import (
     choose,
     is_live,

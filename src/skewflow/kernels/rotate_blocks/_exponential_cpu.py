@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
-from ..._compiled import fast
+from .._runtime.numba_loops import fast
 
 TINY = 0.0625  # a norm at which eight terms of the series are exact in float64
 

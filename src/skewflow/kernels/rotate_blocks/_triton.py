@@ -20,16 +20,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .._dispatch import LARGEST_TRITON_BLOCK
-from .._triton import (
-    Launch,
-    Launches,
-    Operands,
-    common_arguments,
-    num_multiprocessors,
-    scale_of,
-    starts_early,
-)
+from .._runtime._launch_triton import Launch, Launches, num_multiprocessors, starts_early
+from .._runtime._operands_triton import Operands, common_arguments, scale_of
 from ..permutation._triton import (
     choose,
     is_live,
@@ -45,6 +37,7 @@ from ..update import Update
 from ._action_triton import action_launches
 from ._exponential_triton import cayley, exponential, polish
 from ._rows_triton import block_of, find_rows, start_of
+from .dispatch import LARGEST_TRITON_BLOCK
 
 GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2, 128: 1}
 APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4, 128: 2}

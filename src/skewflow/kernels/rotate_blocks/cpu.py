@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
-from ..._compiled import Loops, fast, kept
 from ...geometry.retractions import cayley, expm
 from ...tournaments.partitions import block_sizes, edge_probability
+from .._runtime.numba_loops import Loops, fast, kept
 from ..permutation.cpu import (
     LINE,
     Plan,

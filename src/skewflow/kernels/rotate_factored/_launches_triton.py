@@ -7,9 +7,9 @@ import triton
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .._devices import on, stream_of
-from .._graphs import Repeated
-from .._triton import Launch
+from .._runtime._launch_triton import Launch
+from .._runtime.devices import on, stream_of
+from .._runtime.graphs import Repeated
 from ..multiply_parts._triton import PADDED, Tiles
 from . import _products_triton as products
 from . import _split_triton as splits

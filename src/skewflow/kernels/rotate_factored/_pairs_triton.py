@@ -8,7 +8,7 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
-from .._triton import Launch
+from .._runtime._launch_triton import Launch
 from ..multiply_parts._triton import Tiles
 from . import _products_triton as products
 from . import _split_triton as splits

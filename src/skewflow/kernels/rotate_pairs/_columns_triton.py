@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._dispatch import LONGEST_TRITON_COLUMN
-from .._triton import Launch, num_multiprocessors
+from .._runtime._launch_triton import Launch, num_multiprocessors
 from ..permutation._triton import (
     choose,
     find_partners,
@@ -28,6 +27,7 @@ from ..permutation._triton import (
     store_finite,
 )
 from ._turn_triton import turn
+from .dispatch import LONGEST_TRITON_COLUMN
 
 MAX_SMALL = 65536
 """Most elements of a matrix that one program turns alone."""

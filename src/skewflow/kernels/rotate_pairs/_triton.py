@@ -15,14 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .._triton import (
-    Launch,
-    Launches,
-    Operands,
-    common_arguments,
-    scale_of,
-    starts_early,
-)
+from .._runtime._launch_triton import Launch, Launches, starts_early
+from .._runtime._operands_triton import Operands, common_arguments, scale_of
 from ..permutation._triton import (
     choose,
     find_direction,

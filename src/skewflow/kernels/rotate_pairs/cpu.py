@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
-from ..._compiled import Loops, fast
+from .._runtime.numba_loops import Loops, fast
 from ..permutation.cpu import (
     LARGEST_TURN,
     PREFETCH_UP_TO,

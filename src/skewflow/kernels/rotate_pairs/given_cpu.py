@@ -8,7 +8,7 @@ from typing import Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..._compiled import kept
+from .._runtime.numba_loops import kept
 from ..permutation.cpu import LARGEST_TURN, mark_written
 from .cpu import _turn
 

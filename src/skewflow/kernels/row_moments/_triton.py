@@ -8,7 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .._triton import Launch, Operands
+from .._runtime._launch_triton import Launch
+from .._runtime._operands_triton import Operands
 from ..permutation._triton import choose, is_live, load_step
 
 

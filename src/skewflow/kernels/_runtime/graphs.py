@@ -5,10 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._devices import stream_of
+from .devices import stream_of
 
 if TYPE_CHECKING:  # Triton is imported on use
-    from ._triton import Launch
+    from ._launch_triton import Launch
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def capture(

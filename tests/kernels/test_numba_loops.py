@@ -11,8 +11,8 @@ import pytest
 import torch
 from numba import prange
 
-from skewflow import _compiled
-from skewflow._compiled import GRAIN, Loops
+from skewflow.kernels._runtime import numba_loops
+from skewflow.kernels._runtime.numba_loops import GRAIN, Loops
 from skewflow.kernels.rotate_pairs.cpu import step_pairs_
 from skewflow.kernels.update import Update
 
@@ -60,11 +60,11 @@ def threads():
 def test_a_thread_takes_a_grain_of_work_and_there_are_no_more_than_torch_has(
     allowed, work, used, threads, monkeypatch
 ):
-    monkeypatch.setattr(_compiled, "_MOST_THREADS", 2)
+    monkeypatch.setattr(numba_loops, "_MOST_THREADS", 2)
     seen = []
     monkeypatch.setattr(_squares, "_serial", lambda *_: seen.append(1))
     monkeypatch.setattr(
-        _squares, "_parallel", lambda *_: seen.append(_compiled.numba.get_num_threads())
+        _squares, "_parallel", lambda *_: seen.append(numba_loops.numba.get_num_threads())
     )
     threads(allowed)
     _squares(int(work * GRAIN), None, None)
@@ -135,7 +135,7 @@ print(found == [expected] * 2)
 def test_a_caller_that_finds_the_threads_busy_runs_on_its_own(threads):
     threads(2)
     x, out = np.arange(10.0), np.zeros(10)
-    with _compiled._pool.lock:
+    with numba_loops._pool.lock:
         other = Thread(target=lambda: _squares(2 * GRAIN, out, x))
         other.start()
         other.join()
@@ -151,7 +151,10 @@ def test_a_process_that_compiles_has_the_bits_of_one_that_reads_the_cache(block_
 
 
 def test_compilation_is_announced_once_and_a_later_process_compiles_nothing(tmp_path):
-    code = "from skewflow import _compiled\n_compiled._announcer._left = 0.01\nsteps(); steps()"
+    code = (
+        "from skewflow.kernels._runtime import numba_loops\n"
+        "numba_loops._announcer._left = 0.01\nsteps(); steps()"
+    )
     first, second = (run(code, 20, 7, 2, NUMBA_CACHE_DIR=str(tmp_path))[1] for _ in range(2))
     assert first.count("compiling") == 1 and "kept for later processes" in first
     assert not second
@@ -161,8 +164,8 @@ def test_where_nothing_can_be_written_kernels_are_compiled_by_every_process():
     code = """
 from numba.core.caching import CacheImpl
 CacheImpl._locator_classes = []
-from skewflow import _compiled
-_compiled._announcer._left = 0.01
+from skewflow.kernels._runtime import numba_loops
+numba_loops._announcer._left = 0.01
 print(len(steps()))
 """
     out, err = run(code, 20, 7, 2)

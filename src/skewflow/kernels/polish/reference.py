@@ -1,9 +1,4 @@
-r"""The drift guard: a cheap look at $X^\top X - I$ now and then, and a polish when it has grown.
-
-A rotation of rows is exact up to rounding, so the error grows like a random walk: about
-eps * sqrt(steps). The look costs two products with one vector. Where the parameter lives on a GPU
-its answer is read only at the next look, from pinned memory, so that no step ever waits for it.
-"""
+"""The residual of points, measured along random signs, and the polish that takes it away."""
 
 from collections.abc import Sequence
 
@@ -11,21 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision
-from ..kernels.permutation.reference import make_key, mix
-
-TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
-r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is left alone."""
-
-FACTORED_TOLERANCE = {dtype: tolerance / 4 for dtype, tolerance in TOLERANCE.items()}
-"""Of weights that are stepped by factors."""
-
-FACTORED_EVERY = 64
-"""Most factored steps between two looks. Their errors do not cancel as those of rotated rows do:
-see `rotate_factored`."""
-
-SMALL = 1 << 20
-"""Most elements of a parameter that is copied to be looked at together with others."""
+from ...geometry.precision import full_precision
+from ..permutation.reference import make_key, mix
 
 
 def residuals(

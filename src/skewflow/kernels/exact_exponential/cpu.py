@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.precision import full_precision
-from ..kernels.update import LARGEST_ANGLE
-from ._exponential import FEW_SQUARINGS, FEW_TERMS, LARGEST_NORM, series
-from ._guard import polish_
-from ._tangent import tangent_part
+from ...geometry.precision import full_precision
+from ..polish.reference import polish_
+from ..tangent import tangent_part
+from ..update import LARGEST_ANGLE
+from .batched import batched_step
+from .series import FEW_SQUARINGS, FEW_TERMS, LARGEST_NORM, series
 
 RANGE = {torch.float32: 1e-30, torch.float64: 1e-280}
 """Least norm of a square whose digits are all there; one over it is the largest."""
@@ -29,7 +30,29 @@ LEFT_OUT = {torch.float32: 5e-9, torch.float64: 1e-17}
 """What the series of a thin step may leave out."""
 
 
-def exp_step_on_host(
+def exponential_step_on_cpu(
+    X: Float[Tensor, "d k"],
+    D: Float[Tensor, "d k"],
+    lr: float,
+    *,
+    tangent: bool = False,
+    out: Tensor | None = None,
+) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d k"] | None]:
+    """The exponential step of one matrix on a CPU, and the tangent part of D if asked for.
+
+    The latter may come in `out`, which may be D.
+    """
+    taken = direct_step(X, D, lr, tangent=tangent, out=out)
+    if taken is not None:
+        return taken
+    Y = batched_step(X[None], D[None], lr, None)[0]
+    if not tangent:
+        return Y, None
+    with full_precision():
+        return Y, tangent_part(X, D, out=out)
+
+
+def direct_step(
     X: Float[Tensor, "d k"],
     D: Float[Tensor, "d k"],
     lr: float,

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..kernels.multiply_where import multiply_where_, num_rounds
+from ..multiply_where import choose_buffer, multiply_where_, num_rounds
+from ..norms import frobenius
 
 LARGEST_NORM = {torch.float32: 0.5, torch.float64: 0.75}
 """Of the series: it is exact to 5e-9 and 2e-17 there."""
@@ -30,11 +31,6 @@ def spectral_bound(A2: Float[Tensor, "n d d"]) -> Float[Tensor, "n"]:
     $d^{1/2}$ times too much.
     """
     return (frobenius(A2) / math.sqrt(2)).sqrt()
-
-
-def frobenius(A: Float[Tensor, "n a b"]) -> Float[Tensor, "n"]:
-    """The norm of each matrix, in float64, where squares do not overflow."""
-    return torch.linalg.vector_norm(A, dim=(-2, -1), dtype=torch.float64)
 
 
 def expm_minus_identity(
@@ -119,20 +115,3 @@ def _squared(
         multiply_where_(then, now, now, live[r], now, 1.0, 2.0)
         now, then = then, now
     return choose_buffer(times, rounds, now, then)
-
-
-def choose_buffer(
-    times: Float[Tensor, "n"],
-    rounds: int,
-    now: Float[Tensor, "n a b"],
-    then: Float[Tensor, "n a b"],
-) -> Float[Tensor, "n a b"]:
-    """The last result of each matrix, when results went into two buffers in turn.
-
-    Args:
-        times: Rounds in which a matrix was live, the first ones.
-        rounds: All rounds.
-        now: The buffer that the last round wrote to.
-        then: The other.
-    """
-    return torch.where(((times - rounds) % 2 == 0)[:, None, None], now, then)

@@ -5,7 +5,7 @@ import torch
 
 from helpers import randn, random_stiefel
 from skewflow.geometry import tangent_project
-from skewflow.optim._tangent import tangent_part
+from skewflow.kernels.tangent import tangent_part
 
 
 @pytest.mark.parametrize("batch", [(), (3,)], ids=str)

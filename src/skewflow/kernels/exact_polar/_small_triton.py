@@ -1,6 +1,6 @@
 r"""The exact step of small weights, to the nearest point, in one launch: one program a matrix.
 
-What `optim` does in torch for any matrix, a program does here for one (d, k) with k <= 64, whose
+What the torch code does for any matrix, a program does here for one (d, k) with k <= 64, whose
 (k, k) matrices it holds in registers. It passes over the rows three times: for $S = X^\top D$; for
 the tangent step $Y = X - c(D - XS^\top)$, its Gram matrix and the momentum; for the new point. All
 iterates that lead from Y to its polar factor are Y times a polynomial in $P = Y^\top Y - I$, so
@@ -15,10 +15,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ._triton import Launch, Launches, Operands, common_arguments, shared_memory
-from .permutation._triton import choose, is_live, raise_flag
-from .rotate_blocks._exponential_triton import product
-from .update import LARGEST_GRADIENT, Update
+from .._runtime._launch_triton import Launch, Launches, shared_memory
+from .._runtime._operands_triton import Operands, common_arguments
+from ..permutation._triton import choose, is_live, raise_flag
+from ..rotate_blocks._exponential_triton import product
+from ..update import LARGEST_GRADIENT, Update
+from . import limits
 
 ROWS = 64
 """Rows that a program reads at a time; half of them where shared memory is small."""
@@ -269,22 +271,13 @@ def _step(
 def plan_small_polar(
     operands: Operands,
     update: Update,
-    *,
-    longest: float,
-    widest: float,
-    width: float,
-    error: float,
     **tuning: int,
 ) -> Launches:
-    r"""The launch of an exact step, in place, on all parameters of one shape at once.
+    """The launch of an exact step, in place, on all parameters of one shape at once.
 
     Args:
         operands: The tensors; the points are float32 with few columns.
         update: Switches of the step; its numbers are given at each launch.
-        longest: Largest Frobenius norm of the tangent step and of what it comes from.
-        widest: Largest bound on $\|Y^\top Y - I\|$: what is longer is cut.
-        width: Largest norm for the series of four terms.
-        error: Largest next term of a shorter series, over $\sqrt k$.
         **tuning: Overrides of the launch: `block_d`, `warps`, `stages`.
 
     Raises:
@@ -305,10 +298,10 @@ def plan_small_polar(
         **common_arguments(operands, update),
         "Y_ptr": Y,
         "stride_y": (k, 1) if X.stride(-1) == 1 else (1, d),  # as the points, for wide loads
-        "LONGEST": longest,
-        "WIDEST": widest,
-        "WIDTH": width,
-        "ERROR": error,
+        "LONGEST": limits.LONGEST,
+        "WIDEST": limits.WIDEST,
+        "WIDTH": limits.WIDTH[X.dtype],
+        "ERROR": limits.ERROR[X.dtype],
         "K": K,
         "BLOCK_D": block_d,
     }

@@ -9,30 +9,23 @@ from torch import Tensor
 from .._typing import MatrixBlocks
 from ..tournaments.partitions import Partition
 from .permutation.reference import num_rounds_of_sweep
-from .rotate_blocks.reference import rotate_blocks, step_blocks
+from .rotate_blocks import dispatch as rotate_blocks
+from .rotate_blocks.reference import rotate_blocks as rotated
+from .rotate_blocks.reference import step_blocks
+from .rotate_pairs import dispatch as rotate_pairs
 from .rotate_pairs.reference import step_pairs
 from .update import Update, apart, beside
 
 if TYPE_CHECKING:
-    from ._triton import Launches, Operands
-
-LARGEST_TRITON_BLOCK = {"exp": 128, "cayley": 64}
-LONGEST_TRITON_COLUMN = 16384
-"""What the CUDA kernels take: of more than 64 rows only the series of the exponential fits one
-program, of more than 128 not even that, nor does a longer storage row fit its registers. The rest
-runs as the reference."""
+    from ._runtime._launch_triton import Launches
+    from ._runtime._operands_triton import Operands
 
 
 def has_kernel(X: Float[Tensor, "n d k"], block_size: int, retraction: str) -> bool:
     """Whether `plan` can step such points."""
-    if X.device.type != "cuda":
-        return False
     if block_size > 2:
-        return X.dtype == torch.float32 and block_size <= LARGEST_TRITON_BLOCK[retraction]
-    rows_contiguous = X.stride(-1) == 1
-    return X.dtype in (torch.float32, torch.float64) and (
-        rows_contiguous or X.shape[-2] <= LONGEST_TRITON_COLUMN
-    )
+        return rotate_blocks.has_kernel(X, block_size, retraction)
+    return rotate_pairs.has_kernel(X)
 
 
 def plan(operands: "Operands", update: Update, block_size: int) -> "Launches":
@@ -111,7 +104,7 @@ def rotate_(
         theta = -update.lr * blocks[0][:, 0, 1].to(torch.float64)
         rotate_given_pairs_(X, M, rows, theta, update.retraction)
         return
-    turned = rotate_blocks(beside(X, M), partition, blocks, -update.lr, update.retraction)
+    turned = rotated(beside(X, M), partition, blocks, -update.lr, update.retraction)
     X_new, M_new = apart(turned, X.shape[-1])
     X.copy_(X_new)
     if M is not None and M_new is not None:

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 
 
 def on(device: torch.device) -> AbstractContextManager[object]:
@@ -18,3 +19,8 @@ def stream_of(device: torch.device) -> int:
     It comes without an object around it, which takes a tenth of a step's host time.
     """
     return torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+
+
+def on_device(lr: float, device: torch.device) -> Tensor:
+    """The learning rate for steps there."""
+    return torch.full((), lr, dtype=torch.float64, device=device)

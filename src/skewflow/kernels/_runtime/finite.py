@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from numba import prange
 from torch import Tensor
 
-from .._compiled import Loops, fast
-from .update import LARGEST_GRADIENT
+from ..update import LARGEST_GRADIENT
+from .numba_loops import Loops, fast
 
 CHUNK = 1 << 15
 

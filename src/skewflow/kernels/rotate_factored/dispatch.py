@@ -10,14 +10,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..geometry.precision import full_precision, is_exact
-from ..kernels.rotate_factored.cpu import rotate_factored_
-from ..kernels.rotate_factored.reference import LONGEST, generator_of, rotate_factored
-from ._capturing import is_capturing
-from ._dense import dense_step
+from ...geometry.precision import full_precision, is_exact
+from .._runtime.graphs import is_capturing
+from ..exact_exponential import exponential_step
+from .cpu import rotate_factored_
+from .reference import LONGEST, generator_of, rotate_factored
 
 if TYPE_CHECKING:  # Triton is imported on use
-    from ..kernels.rotate_factored._launches_triton import Workspace
+    from ._launches_triton import Workspace
 
 BREAK_EVEN = {"cpu": (0.25, 0.5), "cuda": (0.25, 0.5)}
 """Largest r / k at which the factored step costs less than the dense one, where 2k >= d and where
@@ -85,7 +85,7 @@ class FactoredStep:
             omega = generator_of(A, Y @ B if V is None else V)
             most = torch.finfo(X.dtype).max  # a rate above it is none of that dtype
             if lr > most or lr * float(omega.norm.max()) > LONGEST:
-                X.copy_(dense_step(X, (A @ B.mT).view(X.shape), lr, "exp"))
+                X.copy_(exponential_step(X, (A @ B.mT).view(X.shape), lr))
             else:
                 Y.copy_(rotate_factored(Y, omega, torch.full_like(omega.norm, -lr), AX))
         return torch.ones(n, dtype=torch.bool, device=X.device)
@@ -113,7 +113,7 @@ class FactoredStep:
         kind = (X.shape, X.device, has_v, has_ax)
         workspace = self._workspaces.get(kind)
         if workspace is None or not workspace.fits(rank):
-            from ..kernels.rotate_factored._launches_triton import Workspace
+            from ._launches_triton import Workspace
 
             workspace = Workspace(X, rank, has_v=has_v, has_ax=has_ax)
             self._workspaces[kind] = workspace

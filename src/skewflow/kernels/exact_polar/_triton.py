@@ -1,4 +1,4 @@
-"""The nearest point to a tangent step on CUDA: what `optim` does in torch, in few launches.
+"""The nearest point to a tangent step on CUDA: what `batched.py` does, in few launches.
 
 Everything that depends on the length of a step is decided on the device, by one small kernel, and
 what a matrix does not need ends at once.
@@ -12,9 +12,9 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ._triton import Launch
-from .multiply_parts._triton import Parts, store_parts, unit_for
-from .multiply_where._triton import multiply_where_
+from .._runtime._launch_triton import Launch
+from ..multiply_parts._triton import Parts, store_parts, unit_for
+from ..multiply_where._triton import multiply_where_
 
 BLOCK = 1024
 """Entries of a matrix that a program handles."""

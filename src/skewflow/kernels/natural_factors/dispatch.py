@@ -6,13 +6,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..kernels.multiply_parts import SHARED
-from ..kernels.natural_factors import LARGEST, has_kernel
-from ..kernels.natural_factors.reference import natural_factors
-from ._capturing import is_capturing
+from .._runtime.graphs import is_capturing
+from ..multiply_parts import SHARED
+from .reference import natural_factors
 
 if TYPE_CHECKING:  # Triton is imported on use
-    from ..kernels.natural_factors._launches_triton import Workspace
+    from ._launches_triton import Workspace
+
+LARGEST = 128
+"""Highest rank that the CUDA kernels take: one program factorises a matrix of so many rows."""
 
 KEYS = ("inverse_moment", "moment_numbers", "moment_direction")
 
@@ -46,7 +48,7 @@ class NaturalFactors:
         if not has_kernel(X, rank):
             _check_capture(X, rank, "of a kind that no kernel takes")
             return natural_factors(_memory(state, X), X, A, B)
-        from ..kernels.natural_factors._launches_triton import Workspace, size_for
+        from ._launches_triton import Workspace, size_for
 
         kind = (X.shape, X.device, size_for(rank))
         if KEYS[0] not in state or kind not in self._workspaces:  # their beginning cannot be a part
@@ -54,6 +56,15 @@ class NaturalFactors:
         if kind not in self._workspaces:
             self._workspaces[kind] = Workspace(X, rank)
         return *self._workspaces[kind](X, A, B, _memory(state, X)), None
+
+
+def has_kernel(X: Tensor, rank: int) -> bool:
+    """Whether the CUDA kernels take such points, and gradients of this rank."""
+    if X.device.type != "cuda" or X.dtype != torch.float32 or rank > LARGEST:
+        return False
+    from .._runtime._launch_triton import shared_memory
+
+    return shared_memory(X.device) >= SHARED
 
 
 def _check_capture(X: Tensor, rank: int, what: str) -> None:

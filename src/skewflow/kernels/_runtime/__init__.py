@@ -1,0 +1,1 @@
+"""What kernels share: compiled CPU loops, Triton launches, CUDA graphs and finite checks."""

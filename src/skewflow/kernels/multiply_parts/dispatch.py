@@ -1,0 +1,29 @@
+"""Which points are stepped by products of parts."""
+
+import math
+
+import torch
+from torch import Tensor
+
+SMALLEST = 96
+"""Least number of rows and of columns for which CUDA multiplies parts faster than float32: smaller
+matrices are mostly what fills up the tiles."""
+
+TILES = 64
+"""Least number of tiles of 64 x 64 in all the matrices of a step."""
+
+SHARED = 200 * 1024
+"""Bytes of shared memory that a program must be able to have: on GPUs for data centres since 9.0.
+Nothing else was measured."""
+
+
+def is_faster(X: Tensor) -> bool:
+    """Whether steps of such points are to multiply parts: float32 on CUDA, large enough."""
+    if X.device.type != "cuda" or X.dtype != torch.float32 or min(X.shape[-2:]) < SMALLEST:
+        return False
+    tiles = math.prod(X.shape[:-2]) * math.prod(-(-length // 64) for length in X.shape[-2:])
+    if tiles < TILES:
+        return False
+    from .._runtime._launch_triton import shared_memory
+
+    return shared_memory(X.device) >= SHARED

@@ -1,0 +1,6 @@
+r"""One Newton-Schulz step back to the manifold, and the residual that calls for it."""
+
+from .dispatch import polish_ as polish_
+from .reference import residuals as residuals
+
+__all__ = ["polish_", "residuals"]
