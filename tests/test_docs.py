@@ -1,4 +1,4 @@
-"""The documentation is true: its examples run, and the names in the paper map exist."""
+"""The documentation is true: its examples run, its names exist, its pages are short."""
 
 import importlib
 import re
@@ -8,19 +8,47 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
+MAP = "\n".join(
+    (ROOT / "docs" / "explanation" / f"{name}.md").read_text() for name in ("paper-map", "errata")
+)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def blocks(page, kind="python"):
+    return re.findall(rf"```{kind}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in WRITTEN if blocks(page)], ids=lambda page: page.stem
+)
 def test_the_examples_of_a_page_run(page):
-    scope = {}
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+    scope = {"__name__": "page"}
+    for code in blocks(page):
         exec(code, scope)
 
 
+def test_every_example_is_run():
+    """Only `python` and, under `make test-clients`, `python clients` are code."""
+    for page in WRITTEN:
+        kinds = set(re.findall(r"^```(\S.*)$", page.read_text(), re.MULTILINE))
+        assert kinds <= {"python", "python clients"}, f"{page.name} has {kinds}"
+
+
+def test_a_page_can_be_read_in_one_go():
+    """All but the generated one, which is for looking something up."""
+    lines = {page.name: len(page.read_text().splitlines()) for page in PAGES}
+    assert {name for name, count in lines.items() if count > 150} <= {"results.md"}
+
+
+def test_a_how_to_page_starts_with_the_question_of_its_reader():
+    for page in [page for page in PAGES if page.parent.name == "how-to"]:
+        first = page.read_text().split("\n\n")[1]
+        assert re.match(r"\*[^*]+\?\*", first), page.name
+
+
 def test_the_functions_of_the_paper_map_exist():
-    text = (ROOT / "docs" / "explanation" / "paper-map.md").read_text()
     names = re.findall(
-        r"`((?:es|flows|geometry|tournaments|samplers|kernels|optim|nn)\.[A-Za-z_.]+)`", text
+        r"`((?:es|flows|geometry|tournaments|samplers|kernels|optim|nn)\.[A-Za-z_.]+)`", MAP
     )
     assert len(names) > 30
     for name in names:
@@ -31,8 +59,7 @@ def test_the_functions_of_the_paper_map_exist():
 
 
 def test_no_layer_of_the_paper_says_that_it_is_not_in_the_paper():
-    text = (ROOT / "docs" / "explanation" / "paper-map.md").read_text()
-    names = set(re.findall(r"`nn\.(\w+)", text.split("## Beyond the paper")[0]))
+    names = set(re.findall(r"`nn\.(\w+)", MAP.split("## Beyond the paper")[0]))
     assert "SylvesterFlow" in names
     for name in names:
         found = getattr(importlib.import_module("skewflow.nn"), name)
@@ -40,15 +67,18 @@ def test_no_layer_of_the_paper_says_that_it_is_not_in_the_paper():
 
 
 def test_the_tests_of_the_paper_map_exist():
-    text = (ROOT / "docs" / "explanation" / "paper-map.md").read_text()
-    tests = "\n".join(p.read_text() for p in (ROOT / "tests").rglob("test_*.py"))
-    names = re.findall(r"\b(test_[a-z0-9_]+)\b(?!\.py)", text)
+    names = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", MAP)
     assert len(names) > 50
-    missing = [name for name in names if f"def {name}" not in tests and f"{name}.py" not in text]
-    assert not missing
+    for path, name in names:
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for page in WRITTEN:
+        for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name} links to {link}"
+            if anchor:
+                titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+                anchors = [re.sub(r"[^\w\- ]", "", t).lower().replace(" ", "-") for t in titles]
+                assert anchor in anchors, f"{page.name} links to {link}#{anchor}"
