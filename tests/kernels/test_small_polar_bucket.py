@@ -10,8 +10,8 @@ from skewflow.geometry.matrices import MatrixView
 from skewflow.kernels.exact_polar import has_small_kernel, polar_step
 from skewflow.kernels.update import Update, direction
 from skewflow.nn import orthogonal_
-from skewflow.optim._bucket import Bucket
-from skewflow.optim._weights import Weight
+from skewflow.optim.executors.fused_launches import Bucket
+from skewflow.optim.weight import Weight
 
 pytest.importorskip("triton")
 

@@ -10,9 +10,9 @@ from helpers import randn
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._auto import MOST_OPERATIONS, auto_choice
-from skewflow.optim._options import exact_retraction
-from skewflow.optim._single import Single
+from skewflow.optim.auto import MOST_OPERATIONS, auto_choice
+from skewflow.optim.executors.dense_matrix import Single
+from skewflow.optim.options import exact_retraction
 from skewflow.samplers import HeavyMatchings, Uniform
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._drift import POLISH_EVERY
+from skewflow.optim.drift import POLISH_EVERY
 
 
 def weights(num, shape, generator, dtype=torch.float32):

@@ -15,7 +15,7 @@ from skewflow.kernels.tangent import tangent_factors
 from skewflow.kernels.update import Update
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._window import with_momentum
+from skewflow.optim.executors.low_rank_momentum import with_momentum
 
 SHAPES = [(24, 24), (30, 9), (9, 30), (2, 12, 7), (2, 7, 12)]
 DENSE = {"lr": 0.1, "block_size": "dense"}
@@ -139,7 +139,7 @@ def test_a_graph_of_another_rank_than_the_momentum_is_refused(generator, monkeyp
     for r in (1, 2, 2):
         optimizer.step(factors={p: factors(p, r, generator)})
     before = copy.deepcopy(optimizer.state[p])
-    monkeypatch.setattr("skewflow.optim._window.is_capturing", lambda: True)
+    monkeypatch.setattr("skewflow.optim.executors.low_rank_momentum.is_capturing", lambda: True)
     with pytest.raises(RuntimeError, match=r"got 1 after \[2, 2\]. Take factor_window - 1 = 2"):
         optimizer.step(factors={p: factors(p, 1, generator)})
     assert torch.equal(before["factors_a"], optimizer.state[p]["factors_a"])
@@ -151,7 +151,8 @@ def test_a_graph_of_another_rank_than_the_momentum_is_refused(generator, monkeyp
 def test_the_rank_of_a_step_decides_how_it_is_taken(generator, monkeypatch):
     p, seen = weight((60, 60), generator), []
     monkeypatch.setattr(
-        "skewflow.optim._factors.is_worth_it", lambda rank, *rest: seen.append(rank) or True
+        "skewflow.optim.executors.low_rank.is_worth_it",
+        lambda rank, *rest: seen.append(rank) or True,
     )
     optimizer = FlowSGD([p], **DENSE, momentum=0.9, factor_window=3)
     for r in (1, 3, 1, 1, 1):

@@ -15,7 +15,7 @@ from skewflow.kernels.permutation import matching_at, order_at
 from skewflow.kernels.tangent import tangent_part
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._weights import steps_taken
+from skewflow.optim.weight import steps_taken
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 BETAS, EPS = (0.8, 0.95), 1e-4

@@ -10,7 +10,7 @@ from helpers import randn
 from skewflow.errors import NonFiniteGradientError
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowSGD
-from skewflow.optim import _factors as factors_module
+from skewflow.optim.executors import low_rank as factors_module
 
 
 def weight(shape, generator, dtype=torch.float32):
@@ -66,7 +66,7 @@ def test_a_weight_that_changes_its_dtype_gets_other_memory(generator):
 
 def test_large_weights_still_take_the_exact_step(generator, monkeypatch):
     """Gradients of theirs would have blocks, which make less progress."""
-    monkeypatch.setattr("skewflow.optim._auto.MOST_OPERATIONS", {"cpu": 0.0, "cuda": 0.0})
+    monkeypatch.setattr("skewflow.optim.auto.MOST_OPERATIONS", {"cpu": 0.0, "cuda": 0.0})
     p = weight((96, 48), generator)
     q = copy.deepcopy(p)
     A, B = factors(p, 40, generator)

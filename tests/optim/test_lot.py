@@ -10,8 +10,8 @@ from skewflow.geometry.matrices import MatrixView
 from skewflow.kernels._runtime.graphs import Graphs
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim._lot import Lot
-from skewflow.optim._weights import Weight
+from skewflow.optim.executors.dense_batch import Lot
+from skewflow.optim.weight import Weight
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -14,8 +14,8 @@ from torch._subclasses import FakeTensorMode
 from helpers import randn
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim import _lot as lots
-from skewflow.optim._replayed import WARM_UP, Replayed, has_graph
+from skewflow.optim.executors import dense_batch as lots
+from skewflow.optim.executors.graph_replay import WARM_UP, Replayed, has_graph
 
 
 class Played:
@@ -129,7 +129,7 @@ def on_cpu(monkeypatch):
             made.append(Played())
             self._replayed = Replayed(made[-1])
 
-    monkeypatch.setattr("skewflow.optim._plan.Lot", Lot)
+    monkeypatch.setattr("skewflow.optim.plan.Lot", Lot)
     return made
 
 

@@ -8,8 +8,10 @@ from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowSGD, _plan, _replayed
-from skewflow.optim._replayed import WARM_UP, Replayed
+from skewflow.optim import FlowSGD
+from skewflow.optim import plan as _plan
+from skewflow.optim.executors import graph_replay as _replayed
+from skewflow.optim.executors.graph_replay import WARM_UP, Replayed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -8,7 +8,8 @@ from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowSGD, _plan
+from skewflow.optim import FlowSGD
+from skewflow.optim import plan as _plan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -1,7 +1,7 @@
 """Optimisers on orthogonal matrices, with the manners of torch.optim."""
 
-from ._capture import capture_factors as capture_factors
 from .diagnosis import Diagnosis as Diagnosis
+from .factor_capture import capture_factors as capture_factors
 from .factored_gradient import FactoredGradient as FactoredGradient
 from .flow_adam import FlowAdam as FlowAdam
 from .flow_sgd import FlowSGD as FlowSGD

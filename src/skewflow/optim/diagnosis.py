@@ -19,8 +19,8 @@ from ..kernels.update import Update, direction
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import Partition, block_sizes, edge_probability
 from ..tournaments.tournament import Tournament
-from ._plan import Alone
-from ._weights import steps_taken
+from .plan import Alone
+from .weight import steps_taken
 
 Draws = Callable[[int, EdgeWeights], Tournament]
 """The next draw of a sampler for matrix b."""

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..kernels.update import Update
 from ..samplers import Sampler
-from ._flow import Flow
-from ._weights import Weight
+from .base import Flow
+from .weight import Weight
 
 
 class FlowAdam(Flow):

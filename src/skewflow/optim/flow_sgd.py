@@ -9,8 +9,8 @@ from torch import Tensor
 from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
-from ._flow import Flow
-from ._weights import Weight
+from .base import Flow
+from .weight import Weight
 
 
 class FlowSGD(Flow):

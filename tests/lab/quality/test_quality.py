@@ -22,7 +22,7 @@ from skewflow.lab.files import RunError
 from skewflow.lab.report.command import build
 from skewflow.lab.reproduce import command_line, execute
 from skewflow.optim import FlowAdam
-from skewflow.optim._auto import MOST_OPERATIONS
+from skewflow.optim.auto import MOST_OPERATIONS
 
 # Importing pogo and geoopt compiles with torch, which warns about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script")

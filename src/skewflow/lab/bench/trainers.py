@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import orthogonal
 from ...geometry.matrices import MatrixView, as_matrices
 from ...nn import orthogonal_parameters
 from ...optim import split_parameters
-from ...optim._options import block_size_for
+from ...optim.options import block_size_for
 from ..methods import Method, block_size, make_optimizers
 from .baselines import Step, free_parameters, geoopt, pogo
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal
 
 from ....optim import FlowAdam, FlowSGD
-from ....optim._auto import auto_choice
-from ....optim._options import block_size_for
+from ....optim.auto import auto_choice
+from ....optim.options import block_size_for
 from ..baselines import free_parameters, geoopt, pogo
 from ..peers import RSDM, CayleySGD, Landing
 from . import conjugate_gradient

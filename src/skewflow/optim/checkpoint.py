@@ -10,9 +10,9 @@ from torch import Tensor
 from ..errors import SamplingError, ShapeError
 from ..kernels.natural_factors.dispatch import KEYS
 from ..samplers import Sampler
-from ._auto import choice_for
-from ._options import make_sampler
-from ._weights import Weight
+from .auto import choice_for
+from .options import make_sampler
+from .weight import Weight
 
 STATE_VERSION = 2
 """The version of saved states, an entry of their groups. States of version 1 have no such entry,

@@ -8,7 +8,7 @@ from warnings import warn
 
 import torch
 
-from ._weights import Weight
+from .weight import Weight
 
 LAST_TRY = 64
 """Step after which nothing is compared any more: then the processes share no weights."""

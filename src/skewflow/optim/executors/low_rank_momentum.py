@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..kernels._runtime.graphs import is_capturing
-from ..kernels.update import Update
+from ...kernels._runtime.graphs import is_capturing
+from ...kernels.update import Update
 
 
 def with_momentum(

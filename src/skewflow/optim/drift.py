@@ -14,7 +14,7 @@ from torch import Tensor
 from ..kernels._runtime.graphs import is_capturing
 from ..kernels.generator import forms_omega
 from ..kernels.polish import polish_, residuals
-from ._weights import Weight
+from .weight import Weight
 
 States = Mapping[Tensor, dict[str, Any]]
 Store = Callable[[Weight, Tensor], None]

@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .._typing import MatrixBlocks
-from ..kernels.block_step import rotate_
-from ..kernels.permutation.reference import make_key, scalar
-from ..kernels.rotate_blocks.reference import divide_blocks
-from ..kernels.update import Update, direction
-from ..samplers import Sampler
-from ..tournaments.edge_weights import EdgeWeights
-from ..tournaments.partitions import Partition
-from ._options import make_sampler
-from ._weights import Weight
+from ..._typing import MatrixBlocks
+from ...kernels.block_step import rotate_
+from ...kernels.permutation.reference import make_key, scalar
+from ...kernels.rotate_blocks.reference import divide_blocks
+from ...kernels.update import Update, direction
+from ...samplers import Sampler
+from ...tournaments.edge_weights import EdgeWeights
+from ...tournaments.partitions import Partition
+from ..options import make_sampler
+from ..weight import Weight
 
 
 @dataclass

@@ -6,22 +6,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import FactorError, NonFiniteGradientError
-from ..geometry.precision import is_exact, users_precision
-from ..kernels._runtime.graphs import is_capturing
-from ..kernels.exact_step import exact_step
-from ..kernels.natural_factors.dispatch import NaturalFactors
-from ..kernels.natural_factors.reference import lengthening
-from ..kernels.polish import polish_
-from ..kernels.rotate_factored.dispatch import FactoredStep, is_decided_on_device, is_worth_it
-from ..kernels.tangent import tangent_factors
-from ..kernels.update import LARGEST_GRADIENT, Update
-from ._auto import choice_for
-from ._drift import is_due
-from ._gathered import CHANGED, Factored
-from ._options import exact_retraction
-from ._weights import Weight
-from ._window import with_momentum
+from ...errors import FactorError, NonFiniteGradientError
+from ...geometry.precision import is_exact, users_precision
+from ...kernels._runtime.graphs import is_capturing
+from ...kernels.exact_step import exact_step
+from ...kernels.natural_factors.dispatch import NaturalFactors
+from ...kernels.natural_factors.reference import lengthening
+from ...kernels.polish import polish_
+from ...kernels.rotate_factored.dispatch import FactoredStep, is_decided_on_device, is_worth_it
+from ...kernels.tangent import tangent_factors
+from ...kernels.update import LARGEST_GRADIENT, Update
+from ..auto import choice_for
+from ..drift import is_due
+from ..gradient import CHANGED, Factored
+from ..options import exact_retraction
+from ..weight import Weight
+from .low_rank_momentum import with_momentum
 
 
 class FactoredSteps:

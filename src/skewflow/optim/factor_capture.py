@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..geometry.precision import is_exact
 from ..geometry.retractions import HALVES
-from ._capturing import outside_the_graph
+from .compiled_functions import outside_the_graph
 from .factored_gradient import Record, add_record, factored
 from .split import split_parameters
 

@@ -7,20 +7,20 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..errors import NonFiniteError, NonFiniteGradientError
-from ..geometry.precision import full_precision
-from ..kernels._runtime.devices import on_device
-from ..kernels._runtime.graphs import Graphs, is_capturing
-from ..kernels.exact_polar import polar_step
-from ..kernels.exact_step import exact_step
-from ..kernels.polish import polish_
-from ..kernels.row_moments.reference import row_moments
-from ..kernels.tangent import tangent_part
-from ..kernels.update import LARGEST_GRADIENT, Update, direction
-from ._drift import Store, is_due
-from ._replayed import Replayed, has_graph
-from ._single import single_of
-from ._weights import Weight, steps_taken
+from ...errors import NonFiniteError, NonFiniteGradientError
+from ...geometry.precision import full_precision
+from ...kernels._runtime.devices import on_device
+from ...kernels._runtime.graphs import Graphs, is_capturing
+from ...kernels.exact_polar import polar_step
+from ...kernels.exact_step import exact_step
+from ...kernels.polish import polish_
+from ...kernels.row_moments.reference import row_moments
+from ...kernels.tangent import tangent_part
+from ...kernels.update import LARGEST_GRADIENT, Update, direction
+from ..drift import Store, is_due
+from ..weight import Weight, steps_taken
+from .dense_matrix import single_of
+from .graph_replay import Replayed, has_graph
 
 
 class Lot:

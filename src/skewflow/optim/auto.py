@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ..samplers import Sampler
-from ._options import own_block_size
-from ._weights import Weight
+from .options import own_block_size
+from .weight import Weight
 
 MOST_OPERATIONS = {"cpu": 2e9, "cuda": 1e11}
 """Of an exact step: a square matrix of 630 rows on a CPU, of 2300 on CUDA. With an exact gradient

@@ -13,13 +13,13 @@ from ..kernels._runtime.graphs import Graphs
 from ..kernels.block_step import has_kernel
 from ..kernels.exact_polar import has_small_kernel
 from ..kernels.update import LARGEST_GRADIENT, Update
-from ._auto import choice_for
-from ._bucket import Bucket
-from ._drift import SMALL
-from ._lot import Lot
-from ._options import exact_retraction, is_fused
-from ._weights import Weight
+from .auto import choice_for
+from .drift import SMALL
+from .executors.dense_batch import Lot
+from .executors.fused_launches import Bucket
 from .factored_gradient import formed
+from .options import exact_retraction, is_fused
+from .weight import Weight
 
 SWITCHES = (
     "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "natural",

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..errors import FactorError
 from ..geometry.retractions import HALVES
-from ._weights import Weight
 from .factored_gradient import FactoredGradient, factored, formed
+from .weight import Weight
 
 Factors = Mapping[Tensor, tuple[Tensor, Tensor]]
 """For each weight the two factors of its gradient, A B^T."""

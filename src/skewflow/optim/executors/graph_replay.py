@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor
 
-from ..kernels._runtime.devices import on_device
-from ..kernels._runtime.graphs import Graphs
-from ..kernels.multiply_where import has_kernel
+from ...kernels._runtime.devices import on_device
+from ...kernels._runtime.graphs import Graphs
+from ...kernels.multiply_where import has_kernel
 
 WARM_UP = 2
 """Steps after which everything is compiled and loaded."""

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..geometry.precision import is_exact
-from ..kernels.exact_exponential.cpu import exponential_step_on_cpu
-from ..kernels.exact_polar.cpu import adapted_polar_step, polar_step_on_cpu
-from ..kernels.row_moments.reference import row_moments
-from ..kernels.update import Update
-from ._weights import Weight, steps_taken
+from ...geometry.precision import is_exact
+from ...kernels.exact_exponential.cpu import exponential_step_on_cpu
+from ...kernels.exact_polar.cpu import adapted_polar_step, polar_step_on_cpu
+from ...kernels.row_moments.reference import row_moments
+from ...kernels.update import Update
+from ..weight import Weight, steps_taken
 
 
 class Single:

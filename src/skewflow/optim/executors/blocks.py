@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.block_step import step_
-from ..kernels.row_moments.reference import row_moments
-from ._options import is_fused
-from ._plan import Alone, Plan
-from ._sampled import Drawn, draw, generator_of, samplers_of, turn_
-from ._weights import Weight, steps_taken
+from ...kernels.block_step import step_
+from ...kernels.row_moments.reference import row_moments
+from ..options import is_fused
+from ..plan import Alone, Plan
+from ..weight import Weight, steps_taken
+from .sampled_blocks import Drawn, draw, generator_of, samplers_of, turn_
 
 
 def draw_all(

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..errors import NonFiniteGradientError
-from ..kernels.block_step import plan
-from ..kernels.update import LARGEST_GRADIENT, Update
-from ._weights import Weight
+from ...errors import NonFiniteGradientError
+from ...kernels.block_step import plan
+from ...kernels.update import LARGEST_GRADIENT, Update
+from ..weight import Weight
 
 if TYPE_CHECKING:
-    from ..kernels._runtime._launch_triton import Launches
+    from ...kernels._runtime._launch_triton import Launches
 
 NUM_PLACES = 3
 """Sets of gradient addresses remembered: training loops take turns between a few."""
@@ -134,7 +134,7 @@ class Bucket:
         self._skipped.add_(~usable)
 
     def _plan(self, grads: Sequence[Tensor | None], update: Update, replays: bool) -> "Launches":
-        from ..kernels._runtime._operands_triton import Operands
+        from ...kernels._runtime._operands_triton import Operands
 
         Xs, Gs, Ms, Ps = [], [], [], []
         for weight, state, grad in zip(self.weights, self._states, grads, strict=True):
@@ -161,7 +161,7 @@ class Bucket:
         )
         if isinstance(self.block_size, int):
             return plan(operands, update, self.block_size)
-        from ..kernels.exact_polar._small_triton import plan_small_polar
+        from ...kernels.exact_polar._small_triton import plan_small_polar
 
         return plan_small_polar(operands, update)
 

@@ -15,23 +15,23 @@ from ..geometry.matrices import MatrixView
 from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import Graphs, is_capturing
 from ..kernels.update import Update
-from ._alone import draw_all, step_alone
-from ._auto import explain
-from ._capture import is_anything_captured
-from ._capturing import OUTSIDE, outside_the_graph
-from ._clock import Clock
-from ._drift import Drift
-from ._factors import FactoredSteps
-from ._gathered import Factored, Factors, gather
-from ._loading import Loaded, pack, pack_group, read_state
-from ._options import check_options, exact_retraction, is_fused, refuse_foreign_options
-from ._plan import Alone, Plan, make_plan
-from ._ranks import Ranks
-from ._sampled import Drawn, generator_of, samplers_of
-from ._watch import Watch
-from ._weights import Weight, check_admitted, check_kind
+from .auto import explain
+from .checkpoint import Loaded, pack, pack_group, read_state
+from .clock import Clock
+from .compiled_functions import OUTSIDE, outside_the_graph
 from .diagnosis import Diagnosis, Draws, diagnose
+from .drift import Drift
+from .executors.blocks import draw_all, step_alone
+from .executors.low_rank import FactoredSteps
+from .executors.sampled_blocks import Drawn, generator_of, samplers_of
+from .factor_capture import is_anything_captured
 from .factored_gradient import formed
+from .foreign_writes import Watch
+from .gradient import Factored, Factors, gather
+from .options import check_options, exact_retraction, is_fused, refuse_foreign_options
+from .plan import Alone, Plan, make_plan
+from .process_seeds import Ranks
+from .weight import Weight, check_admitted, check_kind
 
 
 class Flow(torch.optim.Optimizer, ABC):

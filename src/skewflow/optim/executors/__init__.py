@@ -1,0 +1,1 @@
+"""Ways of stepping weights: a class for each, all with one interface."""
