@@ -37,7 +37,7 @@ shapes: $(STAMP)
 	$(BIN)/python -m pytest --jaxtyping-packages=skewflow,beartype.beartype \
 	  -m "not slow and not bad_input" tests/geometry tests/kernels/test_reference.py \
 	  tests/kernels/test_permutation.py tests/samplers/test_cost.py tests/tournaments \
-	  tests/flows --ignore-glob="*test_claims*" --ignore-glob="*test_sorting_run*"
+	  tests/flows --ignore-glob="*test_claims*"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
@@ -56,7 +56,7 @@ test-ray: $(STAMP)
 test-browser: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt playwright
 	command -v chromium || $(BIN)/python -m playwright install --with-deps chromium
-	$(BIN)/python -m pytest -rs tests/lab/test_report.py
+	$(BIN)/python -m pytest -rs tests/lab/report/test_report.py
 
 # The control tasks in JAX against their CPU environments, on the CPU.
 test-mjx: $(STAMP)

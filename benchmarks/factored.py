@@ -20,11 +20,11 @@ import torch
 from skewflow.geometry import haar
 from skewflow.kernels.exact_step import exact_step
 from skewflow.kernels.rotate_factored.dispatch import FactoredStep
-from skewflow.lab.bench.capture import captured
-from skewflow.lab.environment import environment
-from skewflow.lab.files import write_json
 from skewflow.nn import OrthogonalLinear
 from skewflow.optim import FlowSGD, capture_factors
+from skewflow_lab.measure.capture import captured
+from skewflow_lab.runs.environment import environment
+from skewflow_lab.runs.files import write_json
 
 Row = dict[str, Any]
 

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from skewflow.lab.bench.quality.methods import METHODS
-from skewflow.lab.bench.quality.problem import Problem
-from skewflow.lab.bench.quality.race import Racer, Setting, begin, climb, warm_up
-from skewflow.lab.bench.quality.standing import reached
-from skewflow.lab.bench.quality.suite import SUITE
-from skewflow.lab.environment import check_device, environment
-from skewflow.lab.files import write_json
+from skewflow_lab.bench.quality.methods import METHODS
+from skewflow_lab.bench.quality.problem import Problem
+from skewflow_lab.bench.quality.race import Racer, Setting, begin, climb, warm_up
+from skewflow_lab.bench.quality.standing import reached
+from skewflow_lab.bench.quality.suite import SUITE
+from skewflow_lab.runs.environment import check_device, environment
+from skewflow_lab.runs.files import write_json
 
 DATA = Path(__file__).parent / "data" / "online_pca.json"
 GAPS = {"online-pca-4000": 0.05, "online-pca-1000": 0.03}

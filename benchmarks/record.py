@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from skewflow.lab.bench.timing import percentiles
-from skewflow.lab.environment import environment
-from skewflow.lab.files import append_rows, repository_table
+from skewflow_lab.measure.timing import percentiles
+from skewflow_lab.runs.environment import environment
+from skewflow_lab.runs.files import append_rows, repository_table
 
 
 def record(benchmark: str, case: str, unit: str, values: Sequence[float]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from skewflow.geometry import haar
 from skewflow.kernels.recurrence import recurrence
 from skewflow.kernels.recurrence.by_hand import recurrence_by_hand
-from skewflow.lab.bench.timing import interleaved
+from skewflow_lab.measure.timing import interleaved
 
 CASES = ((200, 128, 128), (784, 16, 170), (1000, 1, 64))
 """Length, batch, d."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from skewflow.lab.environment import environment
-from skewflow.lab.experiments import EXPERIMENTS
-from skewflow.lab.files import write_json
-from skewflow.lab.rl.jobs import Job, Trainee
-from skewflow.lab.rl.mjx_rollout import CHUNK, Batch
-from skewflow.lab.rl.mjx_strategy import MjxStrategy
-from skewflow.lab.rl.mjx_tasks import simulate
+from skewflow_lab.paper import EXPERIMENTS
+from skewflow_lab.rl.jobs import Job, Trainee
+from skewflow_lab.rl.mjx_rollout import CHUNK, Batch
+from skewflow_lab.rl.mjx_strategy import MjxStrategy
+from skewflow_lab.rl.mjx_tasks import simulate
+from skewflow_lab.runs.environment import environment
+from skewflow_lab.runs.files import write_json
 
 METHODS = ("stoch-ortRNN", "exact-ortRNN", "vanRNN", "ortinit-vanRNN")
 DATA = Path(__file__).parent / "data" / "rollouts.json"

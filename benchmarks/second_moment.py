@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from skewflow.geometry import expm, haar, omega
 from skewflow.kernels.permutation import matching_at
 from skewflow.kernels.rotate_pairs import rotate_pairs
-from skewflow.lab.environment import environment
-from skewflow.lab.files import write_json
+from skewflow_lab.runs.environment import environment
+from skewflow_lab.runs.files import write_json
 
 DATA = Path(__file__).parent / "data" / "second_moment.json"
 BETAS, EPS = (0.9, 0.999), 1e-8

@@ -23,12 +23,12 @@ from torch import nn
 
 from skewflow.geometry import haar
 from skewflow.kernels.rotate_factored.dispatch import is_worth_it
-from skewflow.lab.bench.timing import interleaved
-from skewflow.lab.environment import check_device, environment
-from skewflow.lab.experiment import Figure
-from skewflow.lab.files import write_bytes, write_json
-from skewflow.lab.report.assets import to_png
 from skewflow.optim import FlowSGD
+from skewflow_lab.measure.timing import interleaved
+from skewflow_lab.runs.assets import to_png
+from skewflow_lab.runs.environment import check_device, environment
+from skewflow_lab.runs.experiment import Figure
+from skewflow_lab.runs.files import write_bytes, write_json
 
 DATA = Path(__file__).parent / "data"
 PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / "which-end.png"

@@ -1,6 +1,6 @@
 """`python -m skewflow` is the command `skewflow`."""
 
-from .lab.cli import main
+from skewflow_lab.cli import main
 
 if __name__ == "__main__":
     main()

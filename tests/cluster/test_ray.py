@@ -16,8 +16,8 @@ from es.objectives import Fatal, Hanging, Mortal, Unloadable, cracked
 from es.test_strategy import advance, pair
 from es.test_workers import assert_same, simple
 from skewflow.errors import WorkerError
-from skewflow.lab.experiments import EXPERIMENTS
-from skewflow.lab.rl.ray_workers import RayWorkers
+from skewflow_lab.paper import EXPERIMENTS
+from skewflow_lab.rl.ray_workers import RayWorkers
 
 ray = pytest.importorskip("ray", reason="needs `make test-ray`")
 RL = EXPERIMENTS["rl"]
@@ -116,7 +116,7 @@ def test_an_interrupt_leaves_workers_that_can_be_used(cluster):
 
 def learn(out, *words, **environment):
     """The files of a small run on the command line, in a process of its own."""
-    command = [sys.executable, "-m", "skewflow.lab.cli", "reproduce", "rl", "--preset", "ci"]
+    command = [sys.executable, "-m", "skewflow_lab.cli", "reproduce", "rl", "--preset", "ci"]
     command += ["--generations", "2", "--num-directions", "4", "--out", str(out), *words]
     env = {**os.environ, **environment}
     found = subprocess.run(command, capture_output=True, text=True, env=env)
@@ -147,8 +147,8 @@ def commands():
 
 def test_an_address_without_a_cluster_is_an_error():
     code = (
-        "from skewflow.lab.rl.rollout import Rollout\n"
-        "from skewflow.lab.rl.ray_workers import RayWorkers\n"
+        "from skewflow_lab.rl.rollout import Rollout\n"
+        "from skewflow_lab.rl.ray_workers import RayWorkers\n"
         "RayWorkers(Rollout('HalfCheetah'), address='127.0.0.1:1')"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

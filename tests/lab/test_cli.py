@@ -9,12 +9,12 @@ import skewflow as skewflow_package
 
 
 def skewflow(*words, before="pass"):
-    code = f"import sys; {before}; from skewflow.lab.cli import main; main()"
+    code = f"import sys; {before}; from skewflow_lab.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
-    "call", [("-m", "skewflow"), ("-c", "import skewflow.lab.cli as c; c.main()")]
+    "call", [("-m", "skewflow"), ("-c", "import skewflow_lab.cli as c; c.main()")]
 )
 def test_without_arguments_the_help_is_printed(call):
     done = subprocess.run([sys.executable, *call], capture_output=True, text=True)
@@ -63,10 +63,17 @@ def test_an_unknown_name_lists_the_known_ones(words, known):
     assert "Available subcommands" in done.stderr and known in done.stderr
 
 
-@pytest.mark.parametrize("package", ["tyro", "matplotlib", "rich"])
-def test_a_missing_package_is_named_with_its_extra(package):
-    done = skewflow("--help", before=f"sys.modules[{package!r}] = None")
-    assert done.returncode != 0
-    assert done.stderr.strip() == (
-        f"skewflow: the command needs {package}, of the extra `lab`: pip install 'skewflow[lab]'"
+RUN_MODULE = "runpy.run_module('skewflow', run_name='__main__')"
+
+
+@pytest.mark.parametrize("packages", [("tyro",), ("tyro", "rich", "matplotlib", "jinja2")])
+@pytest.mark.parametrize("call", ["skewflow_lab.cli.main()", RUN_MODULE])
+def test_without_the_laboratory_s_packages_one_sentence_says_how_to_install_it(packages, call):
+    hide = f"sys.modules.update(dict.fromkeys({packages!r}))"
+    code = f"import sys, runpy, skewflow_lab.cli; {hide}; {call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "skewflow: install the laboratory, which has this command, by "
+        f'`pip install "skewflow[lab]"`; missing here: {", ".join(packages)}.\n'
     )

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from skewflow.lab.rl.mjx_tasks import State, Step
+from skewflow_lab.rl.mjx_tasks import State, Step
 
 
 class Counter:

@@ -10,12 +10,12 @@ pytest.importorskip("mujoco.mjx")
 
 from mjx.fake import Counter
 from skewflow.es import InProcess, Moments
-from skewflow.lab.rl import mjx_fewer
-from skewflow.lab.rl.mjx_rollout import Batch
-from skewflow.lab.rl.mjx_strategy import MjxStrategy
-from skewflow.lab.rl.mjx_tasks import State, simulate
-from skewflow.lab.rl.policies import affine_params, recurrent_params
-from skewflow.lab.rl.rollout import Rollout
+from skewflow_lab.rl import mjx_fewer
+from skewflow_lab.rl.mjx_rollout import Batch
+from skewflow_lab.rl.mjx_strategy import MjxStrategy
+from skewflow_lab.rl.mjx_tasks import State, simulate
+from skewflow_lab.rl.policies import affine_params, recurrent_params
+from skewflow_lab.rl.rollout import Rollout
 
 
 def strategy(params, seed=0, **settings):

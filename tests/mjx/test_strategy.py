@@ -13,8 +13,8 @@ pytest.importorskip("jax")
 
 from helpers import assert_close
 from skewflow.es import EvolutionStrategy
-from skewflow.lab.rl.mjx_noise import directions, perturbed
-from skewflow.lab.rl.mjx_strategy import MjxStrategy
+from skewflow_lab.rl.mjx_noise import directions, perturbed
+from skewflow_lab.rl.mjx_strategy import MjxStrategy
 
 
 def made(seed=0, n=5, kind=MjxStrategy):

@@ -11,7 +11,7 @@ pytest.importorskip("mujoco.mjx")
 import jax.numpy as jnp  # noqa: E402
 import mujoco  # noqa: E402
 
-from skewflow.lab.rl import mjx_tasks, tasks  # noqa: E402
+from skewflow_lab.rl import mjx_tasks, tasks  # noqa: E402
 
 STEPS = 50
 

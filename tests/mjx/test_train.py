@@ -16,11 +16,11 @@ pytest.importorskip("jax")
 pytest.importorskip("mujoco.mjx")
 
 from skewflow.es import InProcess, Moments
-from skewflow.lab.experiments import EXPERIMENTS
-from skewflow.lab.reproduce import execute
-from skewflow.lab.rl import mjx_train
-from skewflow.lab.rl.rollout import Rollout
-from skewflow.lab.rl.tasks import make
+from skewflow_lab.paper import EXPERIMENTS
+from skewflow_lab.rl import mjx_train
+from skewflow_lab.rl.rollout import Rollout
+from skewflow_lab.rl.tasks import make
+from skewflow_lab.runs.reproduce import execute
 
 RL = EXPERIMENTS["rl"]
 TINY = replace(
@@ -73,7 +73,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
 def test_a_killed_process_leaves_a_state_that_goes_on_to_the_same_bytes(tmp_path):
     words = ["--backend", "mjx", "--preset", "ci", "--method", "affine", "--generations", "3"]
     words += ["--num-directions", "3", "--horizon", "30", "--num-scores", "2", "--workers", "1"]
-    command = [sys.executable, "-m", "skewflow.lab.cli", "reproduce", "rl", *words, "--out"]
+    command = [sys.executable, "-m", "skewflow_lab.cli", "reproduce", "rl", *words, "--out"]
     subprocess.run([*command, tmp_path / "whole"], check=True, capture_output=True)
     metrics = tmp_path / "part" / "rl" / "metrics.jsonl"
     with subprocess.Popen(

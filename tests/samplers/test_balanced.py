@@ -12,11 +12,11 @@ from cases import gaussian, skew_from
 from helpers import assert_close, randn, random_stiefel
 from skewflow.errors import BalanceError
 from skewflow.kernels import rotate_blocks
-from skewflow.lab.flops import FlopCounter
 from skewflow.samplers import Balanced, HRegular, balanced
 from skewflow.samplers.balanced import Numbers, edges_of
 from skewflow.tournaments import EdgeWeights, block_sizes
 from skewflow.tournaments.theory import balance
+from skewflow_lab.measure.flops import FlopCounter
 
 
 def similar(d, generator):

@@ -8,12 +8,6 @@ from .. import _validate
 from ..errors import ShapeError
 from .fields import Brockett
 
-DURATION = 50.0
-"""Table 2 runs 50 / eta steps: every step size follows the flow for the same time."""
-
-STEP_SIZES = (1e-5, 5e-5, 1e-4, 1.5e-4, 1e-3, 1.5e-3, 1e-2, 1.5e-2, 0.1, 0.15)
-"""The columns of Table 2."""
-
 
 def sorting_field(q: Float[Tensor, "*batch d"], n: Float[Tensor, "d"] | None = None) -> Brockett:
     r"""The field of the flow that sorts q: $X' = X(HN - NH)$ with $H = X^\top Q X$ (Eq. 11).

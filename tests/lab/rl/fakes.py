@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skewflow.lab.rl.tasks import Environment
+from skewflow_lab.rl.tasks import Environment
 
 
 class Counter(Environment):

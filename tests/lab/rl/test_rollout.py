@@ -12,9 +12,9 @@ from lab.rl import fakes
 from skewflow.errors import NonFiniteReturnError, ShapeError
 from skewflow.es import EvolutionStrategy, InProcess, LocalWorkers, Moments
 from skewflow.geometry import check_stiefel
-from skewflow.lab.rl.policies import CLIP, Affine, affine_params, make_policy, recurrent_params
-from skewflow.lab.rl.rollout import Rollout
 from skewflow.nn import OrthogonalRNNCell
+from skewflow_lab.rl.policies import CLIP, Affine, affine_params, make_policy, recurrent_params
+from skewflow_lab.rl.rollout import Rollout
 
 
 def recurrent(generator, orthogonal=True):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from skewflow.lab.files import RunError
-from skewflow.lab.rl import tasks
+from skewflow_lab.rl import tasks
+from skewflow_lab.runs.files import RunError
 
 needs_simulators = pytest.mark.skipif(
     bool(tasks.missing_simulators()), reason="needs the extra `rl`"

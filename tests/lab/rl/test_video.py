@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from skewflow.lab.experiments import EXPERIMENTS
-from skewflow.lab.files import RunError
-from skewflow.lab.report.command import build
-from skewflow.lab.reproduce import execute
-from skewflow.lab.rl import video
-from skewflow.lab.rl.video import HEIGHT, LARGEST, WIDTH, Film, encode
+from skewflow_lab.paper import EXPERIMENTS
+from skewflow_lab.report.page import build
+from skewflow_lab.rl import video
+from skewflow_lab.rl.video import HEIGHT, LARGEST, WIDTH, Film, encode
+from skewflow_lab.runs.files import RunError
+from skewflow_lab.runs.reproduce import execute
 
 RL = EXPERIMENTS["rl"]
 
@@ -71,7 +71,7 @@ def test_without_a_renderer_nothing_is_started_and_the_error_says_what_to_instal
 ):
     with pytest.raises(RunError, match=r"egl \(no egl\), osmesa \(no osmesa\) failed. Install"):
         video.renderer()
-    monkeypatch.setattr("skewflow.lab.rl.tasks.find_spec", lambda name: name)
+    monkeypatch.setattr("skewflow_lab.rl.tasks.find_spec", lambda name: name)
     config = replace(RL.presets["ci"], videos=True)
     with pytest.raises(RunError, match="libosmesa6.*leave --videos out"):
         execute(RL, config, preset="ci", out=tmp_path, console=Console(quiet=True))

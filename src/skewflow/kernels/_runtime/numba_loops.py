@@ -144,7 +144,7 @@ class _Announcer(event.Listener):
 
 def _is_ours(event: event.Event) -> bool:
     module: str = event.data["dispatcher"].py_func.__module__
-    return module.partition(".")[0] == __name__.partition(".")[0]
+    return module.startswith(__name__.partition(".")[0])  # the laboratory has loops, too
 
 
 _announcer = _Announcer()

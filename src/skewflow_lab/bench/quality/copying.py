@@ -1,0 +1,90 @@
+"""The copying task: the transition of a recurrent net, whose other weights learn beside it."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from skewflow.nn import OrthogonalRNN, torus_
+
+from ...data.sequences import Copying
+from ...models.recurrent import COPYING, SequenceNet
+from ...runs.seeds import spawn
+from .problem import Problem
+
+HELD_OUT = 10**6
+"""A batch that no training reaches."""
+APART = 10**5
+"""Batches from the first of one order to the first of the next."""
+
+
+class CopyingNet(Problem):
+    """The transition matrix of an orthogonal recurrent net on `Copying`.
+
+    The free weights are moved by RMSprop with the rates of `COPYING`, the same for every method, as
+    a part of the gradient: so is the time they take. The loss is that of a batch held out, relative
+    to nothing: zero is the optimum.
+    """
+
+    optimum = 0.0
+    deterministic = False
+
+    def __init__(
+        self,
+        hidden: int,
+        delay: int,
+        batch: int,
+        *,
+        device: torch.device | str,
+        seed: int = 0,
+        unit: float | None = None,
+        order: int = 0,
+    ) -> None:
+        super().__init__((hidden, hidden), device, seed)
+        self._first = order * APART
+        self._sizes = hidden, delay, batch
+        self.task = Copying(delay, batch=batch, seed=seed, device=self.device)
+        number = int(torch.randint(2**31, (), generator=spawn(seed, "weights")))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number)
+            layer = OrthogonalRNN(self.task.inputs, hidden)
+            torus_(layer.cell.weight_hh)
+            self.net = SequenceNet(layer, hidden, self.task.classes).to(self.device)
+        self.weight = layer.cell.weight_hh
+        self._start = self.weight.detach().clone()
+        groups: list[dict[str, Any]] = [
+            {"params": [*layer.cell.input.parameters(), *self.net.head.parameters()]},
+            {
+                "params": [*layer.cell.activation.parameters()],
+                "lr": COPYING.bias / self.task.length,
+            },
+        ]
+        self._free = torch.optim.RMSprop(groups, lr=COPYING.free, alpha=0.9)
+        if unit is None:
+            self.normalise()
+        else:
+            self.unit = unit
+
+    def gradient(self, X: Float[Tensor, "h h"], step: int) -> Float[Tensor, "h h"]:
+        """That of the transition; the other weights take their step."""
+        with torch.enable_grad():
+            with torch.no_grad():
+                self.weight.copy_(X)
+            loss = self.task.loss(self.net, *self.task.batch(self._first + step))
+            self.net.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._free.step()
+        assert self.weight.grad is not None
+        return self.weight.grad * self.unit
+
+    @torch.no_grad()
+    def loss(self, X: Float[Tensor, "h h"]) -> float:
+        """Of the batch held out, with the other weights as they are."""
+        self.weight.copy_(X)
+        return float(self.task.loss(self.net, *self.task.batch(HELD_OUT)))
+
+    def fresh(self, order: int = 0) -> "CopyingNet":
+        """The net as it was at first."""
+        same: dict[str, Any] = {"device": self.device, "seed": self.seed, "unit": self.unit}
+        return CopyingNet(*self._sizes, **same, order=order)

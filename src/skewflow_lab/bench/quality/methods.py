@@ -1,0 +1,265 @@
+"""Everybody in the race: each method makes a run of a problem from a learning rate.
+
+Learning rates are tried around a `base`, at which a method's first step turns the start by roughly
+a radian, so that the same search finds every method's best.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import orthogonal
+
+from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim.auto import auto_choice
+from skewflow.optim.options import block_size_for
+
+from ..peers import RSDM, CayleySGD, Landing
+from ..peers.baselines import free_parameters, geoopt, pogo
+from . import conjugate_gradient
+from .problem import Problem
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A method at work on a problem.
+
+    Args:
+        step: Takes the step of a number: gradient, and move.
+        point: Where it is.
+    """
+
+    step: Callable[[int], None]
+    point: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A method that cannot stop and go on.
+
+    Args:
+        solve: Works on the problem from the start for so many seconds; returns those it took, its
+            iterations, and its point.
+    """
+
+    solve: Callable[[float], tuple[float, int, Tensor]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to minimise.
+
+    Args:
+        make: The run of a problem with a learning rate and a momentum.
+        base: The middle of the learning rates for a problem.
+        ours: Whether it is FlowSGD or FlowAdam.
+        factored: Whether it takes the factors of a gradient, where the problem has them.
+        momentum: Whether it has one.
+        rates: Whether it has a learning rate.
+        package: What has to be installed.
+        unfit: Why it cannot take a problem, or None.
+    """
+
+    make: Callable[[Problem, float, float], Runner | Solver]
+    base: Callable[[Problem], float] = lambda problem: 1.0
+    ours: bool = False
+    factored: bool = False
+    momentum: bool = False
+    rates: bool = True
+    package: str | None = None
+    unfit: Callable[[Problem], str | None] = lambda problem: None
+
+    def excuse(self, problem: Problem) -> str | None:
+        """Why it does not run, or None."""
+        if self.package is not None and find_spec(self.package) is None:
+            return f"{self.package} is not installed; pip install 'skewflow[peers]' brings it"
+        return self.unfit(problem)
+
+
+def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runner]:
+    """An optimiser that moves a tall matrix in place; `make(matrices, lr, momentum, problem)`."""
+
+    def made(problem: Problem, lr: float, momentum: float) -> Runner:
+        optimizer = make([problem.start()], lr, momentum, problem)
+        (p,) = optimizer.param_groups[0]["params"]
+
+        def step(number: int) -> None:
+            p.grad = problem.gradient(p.detach(), number)
+            optimizer.step()
+
+        return Runner(step, p.detach)
+
+    return made
+
+
+def flow(block_size: Any, *, factored: bool = False, natural: bool = False) -> Method:
+    """FlowSGD with a block size; with the factors of gradients where there are any, if asked to.
+
+    Natural steps need them.
+    """
+
+    def make(matrices: list[Tensor], lr: float, momentum: float, _: Problem) -> FlowSGD:
+        params = [nn.Parameter(X) for X in matrices]
+        return FlowSGD(params, lr, momentum=momentum, block_size=block_size, natural=natural)
+
+    def by_factors(problem: Problem, lr: float, momentum: float) -> Runner:
+        optimizer = make([problem.start()], lr, momentum, problem)
+        (p,) = optimizer.param_groups[0]["params"]
+
+        def step(number: int) -> None:
+            factors = problem.factors(p.detach(), number)
+            assert factors is not None
+            optimizer.step(factors={p: factors})
+
+        return Runner(step, p.detach)
+
+    def made(problem: Problem, lr: float, momentum: float) -> Runner:
+        how = by_factors if factored and problem.is_factored() else of_points(make)
+        return how(problem, lr, momentum)
+
+    def base(problem: Problem) -> float:
+        """The weight (d-1)/(s-1) is a part of the step, and a block's norm is sqrt(s/d) of all."""
+        d = problem.shape[-2]
+        s = block_size_for(block_size, d)
+        return 1.0 if isinstance(s, str) else (s - 1) / (d - 1) * (d / s) ** 0.5
+
+    return Method(made, base, ours=True, factored=factored, momentum=not natural)
+
+
+def flow_adam() -> Method:
+    """FlowAdam with the block size "auto", on formed gradients."""
+
+    def make(matrices: list[Tensor], lr: float, _: float, problem: Problem) -> FlowAdam:
+        return FlowAdam([nn.Parameter(X) for X in matrices], lr, block_size="auto")
+
+    def base(problem: Problem) -> float:
+        """The angles of a block are the rate times (d-1)/(s-1), and +-1 has a norm of sqrt(s)."""
+        *batch, d, k = problem.shape
+        options = {"sampler": "sweep", "retraction": "exp", "betas": (0.9, 0.999)}
+        size = auto_choice((torch.Size(batch).numel(), d, k), problem.device, options).size
+        s = size if isinstance(size, int) else d
+        return 0.1 / s**0.5 * (s - 1) / (d - 1)
+
+    return Method(of_points(make), base, ours=True)
+
+
+def parametrised(
+    constrain: Callable[[nn.Module], object], adam: bool, package: str | None = None
+) -> Method:
+    """Adam or SGD on the free parameters behind an orthogonal matrix.
+
+    The weight is computed once a step, and the gradient is taken back through that.
+    """
+
+    def make(problem: Problem, lr: float, momentum: float) -> Runner:
+        layer = free_parameters(problem.start(), constrain)
+        optimizer: torch.optim.Optimizer
+        if adam:
+            optimizer = torch.optim.Adam(layer.parameters(), lr=lr)
+        else:
+            optimizer = torch.optim.SGD(layer.parameters(), lr=lr, momentum=momentum)
+
+        def step(number: int) -> None:
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                W: Any = layer.weight
+                W.backward(problem.gradient(W.detach(), number))
+            optimizer.step()
+
+        return Runner(step, lambda: layer.weight.detach())  # type: ignore[operator]
+
+    return Method(make, _adam_base if adam else _one, momentum=not adam, package=package)
+
+
+def _one(problem: Problem) -> float:
+    return 1.0
+
+
+def _adam_base(problem: Problem) -> float:
+    """Adam moves every entry by the rate, and a matrix of entries +-1 has a norm of sqrt(d)."""
+    return 0.1 / problem.shape[-2] ** 0.5
+
+
+def _vector_adam_base(problem: Problem) -> float:
+    """Some divide by the norm of the whole gradient: what is left has columns of 1 / sqrt(k)."""
+    return 0.1 * problem.shape[-1] ** 0.5
+
+
+def _geotorch(layer: nn.Module) -> None:
+    import geotorch
+
+    geotorch.orthogonal(layer, "weight")
+
+
+def _geoopt(adam: bool) -> Method:
+    """Its canonical manifold for square matrices; the one without (d, d) solves for thin ones."""
+
+    def make(matrices: list[Tensor], lr: float, momentum: float, problem: Problem) -> Any:
+        d, k = problem.shape[-2:]
+        return geoopt(matrices, lr, momentum, adam=adam, canonical=d == k)
+
+    return Method(
+        of_points(make), _vector_adam_base if adam else _one, momentum=not adam, package="geoopt"
+    )
+
+
+def _pogo(adam: bool) -> Method:
+    def make(matrices: list[Tensor], lr: float, momentum: float, _: Problem) -> Any:
+        return pogo(matrices, lr, momentum, adam=adam)
+
+    return Method(
+        of_points(make), _vector_adam_base if adam else _one, momentum=not adam, package="pogo"
+    )
+
+
+def _peer(make: Callable[..., torch.optim.Optimizer], momentum: bool, **options: Any) -> Method:
+    def made(matrices: list[Tensor], lr: float, mu: float, _: Problem) -> torch.optim.Optimizer:
+        extra = {"momentum": mu} if momentum else {}
+        return make([nn.Parameter(X) for X in matrices], lr, **extra, **options)
+
+    return Method(of_points(made), momentum=momentum)
+
+
+def _pymanopt(problem: Problem, lr: float, momentum: float) -> Solver:
+    return Solver(partial(conjugate_gradient.solve, problem))
+
+
+def _unfactored(problem: Problem) -> str | None:
+    return None if problem.is_factored() else "its gradients are no products of thin factors"
+
+
+OURS: Mapping[str, Method] = {
+    "auto": flow("auto", factored=True),
+    "auto-adam": flow_adam(),
+    "auto-natural": replace(flow("auto", factored=True, natural=True), unfit=_unfactored),
+    "s=2": flow(2),
+    "s=16": flow(16),
+    "s=64": flow(64),
+    "dense": flow("dense"),
+    "factored": replace(flow("dense", factored=True), unfit=_unfactored),
+}
+"""The choice "auto" of FlowSGD, of FlowAdam and of natural steps, and FlowSGD's by hand."""
+
+METHODS: Mapping[str, Method] = {
+    **OURS,
+    "pogo": _pogo(adam=False),
+    "pogo-adam": _pogo(adam=True),
+    "geoopt-sgd": _geoopt(adam=False),
+    "geoopt-adam": _geoopt(adam=True),
+    "torch-sgd": parametrised(orthogonal, adam=False),
+    "torch-adam": parametrised(orthogonal, adam=True),
+    "geotorch-sgd": parametrised(_geotorch, adam=False, package="geotorch"),
+    "geotorch-adam": parametrised(_geotorch, adam=True, package="geotorch"),
+    "landing": _peer(Landing, momentum=True),
+    "rsdm-permutation": _peer(RSDM, momentum=False, permutation=True),
+    "rsdm-orthogonal": _peer(RSDM, momentum=False, permutation=False),
+    "cayley-sgd": _peer(CayleySGD, momentum=True),
+    "pymanopt-cg": Method(
+        _pymanopt, rates=False, package="pymanopt", unfit=conjugate_gradient.excuse
+    ),
+}
+"""Everybody, by the name in tables."""

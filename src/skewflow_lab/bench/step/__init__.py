@@ -1,0 +1,1 @@
+"""`skewflow bench step`: the time of one optimiser step."""

@@ -1,0 +1,1 @@
+"""`skewflow bench training`: the time of one training step."""

@@ -1,0 +1,64 @@
+"""The command `skewflow`: experiments and benchmarks by name."""
+
+import sys
+from importlib.util import find_spec
+
+import skewflow
+
+NEEDED = ("tyro", "rich", "matplotlib", "jinja2")
+
+
+def main() -> None:
+    """Read the command line and run what it names; without arguments print the help."""
+    args = sys.argv[1:] or ["--help"]
+    if args == ["--version"]:
+        print(f"skewflow {skewflow.__version__}")
+        return
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise SystemExit(
+            "skewflow: install the laboratory, which has this command, by "
+            f'`pip install "skewflow[lab]"`; missing here: {", ".join(missing)}.'
+        )
+    import tyro
+    from rich.console import Console
+
+    from skewflow.errors import SkewflowError
+
+    from .bench.quality.experiment import Quality
+    from .bench.step import command as step
+    from .bench.training import command as training
+    from .paper import EXPERIMENTS
+    from .report.collect import collect
+    from .report.demo import demo
+    from .report.page import report
+    from .runs import reproduce
+
+    bench = tyro.extras.SubcommandApp()
+    bench.command(name="step")(step.main)
+    bench.command(name="training")(training.main)
+    quality = Quality()
+    bench.command(name="quality", help=quality.title)(reproduce.command(quality, args))
+
+    app = tyro.extras.SubcommandApp()
+    app.command(bench, name="bench", help="Measure what something costs, against its rivals.")
+    experiments = reproduce.app(EXPERIMENTS, args)
+    app.command(experiments, name="reproduce", help="Run an experiment by name.")
+    app.command(name="collect")(collect)
+    app.command(name="report")(report)
+    app.command(name="demo")(demo)
+    try:
+        app.cli(
+            prog="skewflow",
+            description="Optimisation on orthogonal matrices: benchmarks and experiments. "
+            "`skewflow --version` prints the version.",
+            args=args,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+        )
+    except SkewflowError as error:  # its text is written for the user; any other one is a bug
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Instruments: clocks, operation counts, CUDA graphs, simulated precision, balance."""

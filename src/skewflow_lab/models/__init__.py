@@ -1,0 +1,1 @@
+"""Networks, and the ways of training them that experiments and benchmarks compare."""

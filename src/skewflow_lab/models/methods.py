@@ -1,0 +1,121 @@
+"""The ways of training that the supervised experiments compare (Sec. 6.2)."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from skewflow.geometry import orthogonality_error
+from skewflow.geometry.matrices import as_matrices
+from skewflow.nn import orthogonal_parameters
+from skewflow.optim import FlowSGD, split_parameters
+
+from .series import SeriesSGD
+
+Method = Literal[
+    "vanilla", "adam", "exact", "s=2", "s=log", "s=sqrt", "s=r", "auto",
+    "taylor20", "taylor100", "taylor200",
+]  # fmt: skip
+"""SGD or Adam on everything; or FlowSGD on the marked weights, with all of omega, with a matching,
+with blocks of ln d, sqrt d or r* rows, or with the measured choice; or the exact step by a Taylor
+series of so many terms."""
+
+
+def r_star(d: int) -> int:
+    """The block size of the paper's CIFAR-10 runs, d / ln d rounded up.
+
+    Example:
+        >>> [r_star(d) for d in (27, 144, 288, 576)]
+        [9, 29, 51, 91]
+    """
+    return math.ceil(d / math.log(d))
+
+
+def block_size(method: Method, d: int) -> int | Literal["dense", "auto"]:
+    """What FlowSGD is given for a matrix of d rows.
+
+    Example:
+        >>> [block_size(method, 144) for method in ("exact", "s=2", "s=log", "s=sqrt", "s=r")]
+        ['dense', 2, 5, 12, 29]
+    """
+    if method == "auto":
+        return "auto"
+    if method == "exact":
+        return "dense"
+    sizes = {"s=2": 2, "s=log": math.ceil(math.log(d)), "s=sqrt": math.ceil(d**0.5)}
+    return sizes[method] if method in sizes else r_star(d)
+
+
+def make_optimizers(
+    model: nn.Module,
+    method: Method,
+    *,
+    lr: float,
+    orthogonal_lr: float,
+    momentum: float = 0.9,
+    seed: int = 0,
+    guard_every: int = 256,
+) -> list[torch.optim.Optimizer]:
+    """The optimisers of a model whose orthogonal weights are marked.
+
+    Args:
+        model: Holds at least one marked weight, see `skewflow.nn.mark_orthogonal`.
+        method: How it is trained. The marks are ignored by "vanilla" and "adam".
+        lr: Learning rate of SGD or Adam, for all weights or all that are not marked.
+        orthogonal_lr: Learning rate of the marked weights.
+        momentum: Of SGD and of the marked weights.
+        seed: Of FlowSGD's draws.
+        guard_every: Steps between FlowSGD's looks at the drift, of those that no graph replays.
+    """
+    if method == "vanilla":
+        return [torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)]
+    if method == "adam":
+        on_cuda = next(model.parameters()).is_cuda
+        return [torch.optim.Adam(model.parameters(), lr=lr, capturable=on_cuda)]
+    marked, rest = split_parameters(model)
+    sgd = torch.optim.SGD(rest, lr=lr, momentum=momentum)
+    if method.startswith("taylor"):
+        terms = int(method.removeprefix("taylor"))
+        weights = [p for _, p in marked]
+        return [SeriesSGD(weights, orthogonal_lr, terms=terms, momentum=momentum), sgd]
+    sizes: dict[int | str, list[tuple[str, nn.Parameter]]] = {}
+    for name, p in marked:
+        d = as_matrices(p).shape[-2]
+        sizes.setdefault(block_size(method, d), []).append((name, p))
+    groups = [{"params": params, "block_size": size} for size, params in sizes.items()]
+    flow = FlowSGD(groups, orthogonal_lr, momentum=momentum, seed=seed, guard_every=guard_every)
+    return [flow, sgd]
+
+
+def largest_error(model: nn.Module) -> float:
+    r"""The largest $\|W^\top W - I\|_F / \sqrt k$ of the marked weights."""
+    with torch.no_grad():
+        marked = [as_matrices(p) for _, p in orthogonal_parameters(model)]
+        return max(map(relative_error, marked))
+
+
+@torch.no_grad()
+def relative_error(X: Float[Tensor, "*batch d k"]) -> float:
+    r"""The largest $\|X^\top X - I\|_F / \sqrt k$ of the matrices: no larger where k is.
+
+    Example:
+        >>> round(relative_error(2 * torch.eye(5, 3)), 4)
+        3.0
+    """
+    return float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
+
+
+def rate_factor(epoch: int, epochs: int) -> float:
+    """What the learning rates are multiplied by: a tenth after 3, 6 and 8 ninths (Sec. 9.1.1).
+
+    Args:
+        epoch: Counts from 0.
+        epochs: Of the whole training.
+
+    Example:
+        >>> [round(rate_factor(epoch, 9), 6) for epoch in (2, 3, 6, 8)]
+        [1.0, 0.1, 0.01, 0.001]
+    """
+    return float(0.1 ** sum(9 * epoch >= ninths * epochs for ninths in (3, 6, 8)))

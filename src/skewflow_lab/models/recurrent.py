@@ -1,0 +1,184 @@
+"""Recurrent nets for long sequences, and the ways of training them that are compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from skewflow.errors import NonFiniteGradientError
+from skewflow.nn import OrthogonalRNN, torus_
+from skewflow.optim import FlowAdam, FlowSGD
+
+from ..data.sequences import Copying, Task
+from ..runs.seeds import spawn
+from .methods import relative_error
+
+Method = Literal["FlowSGD", "FlowAdam", "geotorch", "fixed", "LSTM"]
+"""A net with an orthogonal transition, which is moved by `FlowSGD`, by `FlowAdam`, as geotorch's
+exponential of a skew matrix (expRNN), or not at all; and torch's LSTM."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates of a task.
+
+    What a transition turns too far, or a bias shrinks too much, adds up along the sequence: theirs
+    are divided by its length. They were set by hand, see `BY_HAND`; a search may multiply the one
+    that is the method's own, see `Learner`.
+    """
+
+    free: float
+    """Of the input weights and the head, by RMSprop."""
+    bias: float
+    """Of modReLU's bias, by RMSprop; over the length."""
+    transition: Mapping[str, float]
+    """By method; over the length."""
+    lstm: float = 1e-3
+    """Of everything in the LSTM, by Adam."""
+
+
+COPYING = Rates(3e-3, 0.01, {"FlowSGD": 0.3, "FlowAdam": 0.05, "geotorch": 0.02})
+PIXELS = Rates(1e-3, 0.5, {"FlowSGD": 0.005, "FlowAdam": 0.05, "geotorch": 0.05})
+"""Linear states are enough to copy, but not to read: there the bias has to move."""
+BY_HAND = (
+    "Learning rates are set by hand, not by an even search: those of FlowSGD and FlowAdam, and "
+    "with them those of the free weights that all orthogonal nets share, by trying a handful at "
+    "small size; geotorch's by one correction; the LSTM has Adam's default in torch, 1e-3."
+)
+"""What tables and figures have to say of `COPYING` and `PIXELS` if no search was made."""
+
+
+class SequenceNet(nn.Module):
+    """A recurrent layer and a linear head on all its states."""
+
+    def __init__(self, layer: nn.Module, hidden: int, classes: int) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(hidden, classes)
+
+    def forward(self, x: Float[Tensor, "l b i"], last: bool = False) -> Float[Tensor, "*steps b c"]:
+        """The logits of every step, or of the last one."""
+        states = self.layer(x)[0]
+        logits: Tensor = self.head(states[-1] if last else states)
+        return logits
+
+
+def is_missing(method: Method) -> bool:
+    """Whether a package that the method needs is not installed."""
+    return method == "geotorch" and find_spec("geotorch") is None
+
+
+class Learner:
+    """A net, its optimisers, and how far it is.
+
+    Args:
+        task: What it learns.
+        method: How.
+        hidden: Width of the recurrent layer.
+        seed: Of the weights, the same for all methods with an orthogonal transition.
+        device: Where it runs.
+        factor: On the learning rate that is the method's own: that of the transition; if that is
+            fixed, of the input weights and the head; of the whole LSTM.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        *,
+        hidden: int,
+        seed: int,
+        device: torch.device | str,
+        factor: float = 1.0,
+    ) -> None:
+        self.task, self.step = task, 0
+        rates = COPYING if isinstance(task, Copying) else PIXELS
+        own = {**rates.transition, "fixed": rates.free, "LSTM": rates.lstm}
+        self.rate = factor * own[method]
+        """The learning rate that is the method's own; a transition's before it is divided."""
+        self._rates = rates
+        number = int(torch.randint(2**31, (), generator=spawn(seed, "weights")))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number)
+            layer: nn.Module
+            if method == "LSTM":
+                layer = nn.LSTM(task.inputs, hidden)
+            else:
+                layer = OrthogonalRNN(task.inputs, hidden)
+                torus_(layer.cell.weight_hh)
+            self.net = SequenceNet(layer, hidden, task.classes).to(device)
+            self.num_weights = sum(p.numel() for p in self.net.parameters())
+            self.optimizers = self._make_optimizers(method)
+
+    def _make_optimizers(self, method: Method) -> list[torch.optim.Optimizer]:
+        layer, head, length = self.net.layer, self.net.head, self.task.length
+        if not isinstance(layer, OrthogonalRNN):
+            return [torch.optim.Adam(self.net.parameters(), lr=self.rate)]
+        cell = layer.cell
+        free = self.rate if method == "fixed" else self._rates.free
+        groups: list[dict[str, Any]] = [
+            {"params": [*cell.input.parameters(), *head.parameters()], "lr": free},
+            {"params": [*cell.activation.parameters()], "lr": self._rates.bias / length},
+        ]
+        if method == "fixed":
+            cell.weight_hh.requires_grad_(False)
+            return [torch.optim.RMSprop(groups, alpha=0.9)]
+        lr = self.rate / length
+        if method == "geotorch":
+            import geotorch
+
+            start = cell.weight_hh.detach().clone()
+            geotorch.orthogonal(cell, "weight_hh")
+            cell.weight_hh = start  # type: ignore[assignment]
+            parametrised: Any = cell.parametrizations
+            groups.append({"params": [*parametrised.weight_hh.parameters()], "lr": lr})
+            return [torch.optim.RMSprop(groups, alpha=0.9)]
+        flow: torch.optim.Optimizer
+        # The gradient goes through the whole sequence: next to it all of omega costs nothing.
+        if method == "FlowSGD":
+            flow = FlowSGD([cell.weight_hh], lr, momentum=0.9, block_size="dense")
+        else:
+            flow = FlowAdam([cell.weight_hh], lr, block_size="dense")
+        return [flow, torch.optim.RMSprop(groups, alpha=0.9)]
+
+    def run(self, num_steps: int) -> float | None:
+        """Take steps; their mean loss, or None as soon as something is not finite."""
+        losses = []
+        try:
+            for _ in range(num_steps):
+                x, y = self.task.batch(self.step)
+                loss = self.task.loss(self.net, x, y)
+                self.net.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                losses.append(loss.detach())
+                self.step += 1
+        except NonFiniteGradientError:
+            return None
+        mean = torch.stack(losses).mean()
+        return float(mean) if mean.isfinite() else None
+
+    def error(self) -> float | None:
+        r"""$\|W^\top W - I\|_F / \sqrt d$ of the transition, where it should be orthogonal."""
+        if not isinstance(self.net.layer, OrthogonalRNN):
+            return None
+        return relative_error(self.net.layer.cell.weight_hh)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a stopped training needs to go on."""
+        return {
+            "step": self.step,
+            "net": self.net.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.step = state["step"]
+        self.net.load_state_dict(state["net"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)

@@ -1,0 +1,33 @@
+"""The experiments by name; a new one is a file here and a line below."""
+
+from typing import Any
+
+from ..runs.experiment import Experiment
+from .cifar.experiment import Cifar
+from .convergence.experiment import Convergence
+from .haar.experiment import Haar
+from .mnist.experiment import Mnist
+from .numerics import Numerics
+from .rho import Rho
+from .rl.experiment import RL
+from .rnn.experiment import Rnn
+from .table1.experiment import Table1
+from .table2.experiment import Table2
+from .variance.experiment import Variance
+
+EXPERIMENTS: dict[str, Experiment[Any]] = {
+    experiment.name: experiment
+    for experiment in (
+        Table1(),
+        Table2(),
+        Variance(),
+        Rho(),
+        Numerics(),
+        Convergence(),
+        Haar(),
+        Cifar(),
+        Mnist(),
+        RL(),
+        Rnn(),
+    )
+}

@@ -1,0 +1,1 @@
+"""`skewflow reproduce convergence`: the bound of Theorem 5.1."""

@@ -1,0 +1,1 @@
+"""`skewflow reproduce mnist`: a multi-layer perceptron on MNIST (Sec. 6.2, Fig. 4)."""

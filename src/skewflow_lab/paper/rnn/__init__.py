@@ -1,0 +1,1 @@
+"""`skewflow reproduce rnn`: recurrent networks with an orthogonal transition."""

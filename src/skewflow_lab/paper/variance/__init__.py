@@ -1,0 +1,1 @@
+"""`skewflow reproduce variance`: the variance of the samplers' estimates."""
