@@ -69,6 +69,7 @@ test-gpu:
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/edge_completion.py --save
+	$(BIN)/python benchmarks/processes.py --save
 	$(BIN)/python benchmarks/recurrence.py --save
 
 format: $(STAMP)
