@@ -13,8 +13,14 @@ from triton.compiler import ASTSource, compile
 
 from skewflow.kernels._runtime._launch_triton import Launch
 from skewflow.kernels._runtime._operands_triton import Operands
+from skewflow.kernels.exact_polar._kernels_triton import (
+    SCALARS,
+    blend_of,
+    cut_of,
+    decide_of,
+    series_of,
+)
 from skewflow.kernels.exact_polar._small_triton import MUCH_SHARED, ROWS, plan_small_polar
-from skewflow.kernels.exact_polar._triton import SCALARS, blend_of, cut_of, decide_of, series_of
 from skewflow.kernels.multiply_parts import SHARED
 from skewflow.kernels.multiply_parts._triton import (
     TILES,
@@ -27,7 +33,7 @@ from skewflow.kernels.natural_factors import _launches_triton as natural
 from skewflow.kernels.recurrence._triton import advance, retreat
 from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
-from skewflow.kernels.rotate_factored._launches_triton import Workspace
+from skewflow.kernels.rotate_factored._launches_triton import FactoredWorkspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.update import Update
 
@@ -108,7 +114,7 @@ def compile_products() -> None:
     launches = [
         split_of(X_parts, X, 2.0),
         split_of(X_parts, X, some.double(), live),
-        cut_of(X, X, X, (some.double(), some.double()), some[0].double(), 4.0, X_parts),
+        cut_of(X, X, X, (some.double(), some.double()), some[0].double(), X_parts),
         series_of((P_parts.values, P_parts.values, P), P, P, live, numbers, T_parts),
     ]
     for place, tiles in enumerate(TILES):  # each with one of the products of a step
@@ -138,7 +144,7 @@ def compile_natural() -> None:
         X, state = torch.zeros(1, d, k), (torch.zeros(1, k, k), torch.zeros(2), torch.zeros(k))
         A, B = torch.zeros(1, rank, d).mT, torch.zeros(1, k, rank)
         with patch.object(natural, "is_coarse", lambda X, coarse=coarse: coarse):
-            ours = natural.Workspace(X, rank)
+            ours = natural.NaturalWorkspace(X, rank)
             launches = [*ours._take(A, B, state), *ours._make(X, state)]
         for launch in launches:
             shared = compile_launch(launch)
@@ -189,11 +195,11 @@ def main() -> None:
     X = torch.zeros(1, 600, 200)
     A, B = torch.zeros(1, 40, 600).mT, torch.zeros(1, 200, 40)
     for known in (False, True):
-        workspace = Workspace(X, 40, has_v=known, has_ax=known)
+        workspace = FactoredWorkspace(X, 40, has_v=known, has_ax=known)
         products = (A, B.mT) if known else (None, None)
         given = dict(zip(("A_ptr", "B_ptr", "V_ptr", "AX_ptr"), (A, B, *products), strict=True))
         flag = torch.zeros(1, dtype=torch.int32)
-        for launch in [workspace._take(X, given), *workspace._make(X, flag)]:
+        for launch in [*workspace._take(X, given), *workspace._make(X, flag)]:
             shared = compile_launch(launch)
             print(launch.kernel.__name__, known)
             if shared > SMALL_SHARED:
@@ -207,8 +213,8 @@ def main() -> None:
     numbers, ends = torch.zeros(2 + SCALARS, 2), torch.ones(2, 3, dtype=torch.float64)
     flags = torch.ones(4, 2, dtype=torch.bool)
     for launch in (
-        cut_of(X, X, X, (one, one), one[0], 4.0),
-        decide_of(numbers, flags, one, ends, 6.5),
+        cut_of(X, X, X, (one, one), one[0]),
+        decide_of(numbers, flags, one, ends),
         blend_of(X, X, numbers[2], flags[2]),
         blend_of(X, X, None, flags[3]),
         series_of((P, P, P), P, P, flags[0], numbers[5:]),

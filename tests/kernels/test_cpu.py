@@ -9,7 +9,8 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel
 from skewflow.geometry import orthogonality_error
-from skewflow.kernels.permutation.cpu import as_word, fill_matching, fill_order
+from skewflow.kernels._runtime.update_cpu import as_word
+from skewflow.kernels.permutation.cpu import fill_matching, fill_order
 from skewflow.kernels.permutation.reference import matching_at, order_at
 from skewflow.kernels.rotate_blocks.cpu import step_blocks_
 from skewflow.kernels.rotate_blocks.reference import step_blocks

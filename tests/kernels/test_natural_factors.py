@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from skewflow.kernels.natural_factors import _launches_triton as launches
 from skewflow.kernels.natural_factors._inverse_root_triton import ROWS, inverse_root_of, padded
-from skewflow.kernels.natural_factors._launches_triton import Workspace
+from skewflow.kernels.natural_factors._launches_triton import NaturalWorkspace
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),
@@ -75,7 +75,7 @@ def test_the_kernels_are_the_reference(shape, across, generator, device, monkeyp
     if across:
         Y = Y.mT.contiguous().mT  # as a wide weight is seen
     ours, theirs = memory(n, k, device, torch.float32), memory(n, k)
-    workspace = Workspace(Y, r)
+    workspace = NaturalWorkspace(Y, r)
     for step in range(4):
         A, B = (randn(n, rows, r, generator=generator, dtype=torch.float64) for rows in (d, k))
         B *= 30.0 if step == 2 else 1.0  # which begins anew
@@ -99,7 +99,7 @@ def test_coarse_products_are_those_with_the_points(generator, device, monkeypatc
     for coarse in (False, True):
         monkeypatch.setattr(launches, "is_coarse", lambda X, coarse=coarse: coarse)
         state = memory(1, 40, device, torch.float32)
-        A_new, B_new = Workspace(X, 6)(X, A, B, state)
+        A_new, B_new = NaturalWorkspace(X, 6)(X, A, B, state)
         found.append((A_new.clone(), B_new.clone(), *state))
     (A_fine, *exact), (A_coarse, *same) = found
     error = float((A_fine - A_coarse).norm() / A_fine.norm())
@@ -113,7 +113,7 @@ def test_what_is_not_usable_changes_nothing(place, value, generator, device):
     n, d, k, r = 2, 40, 20, 6
     X = random_stiefel(d, k, batch=(n,), generator=generator, dtype=torch.float32).to(device)
     state = memory(n, k, device, torch.float32)
-    workspace = Workspace(X, r)
+    workspace = NaturalWorkspace(X, r)
     pairs = [[randn(n, m, r, generator=generator).float().to(device) for m in (d, k)] for _ in "ab"]
     workspace(X, *pairs[0], state)
     before = [F.clone() for F in state]
@@ -128,11 +128,11 @@ def test_what_is_not_usable_changes_nothing(place, value, generator, device):
 
 def test_ranks_of_one_size_share_a_workspace(generator, device):
     X = random_stiefel(40, 30, batch=(1,), generator=generator, dtype=torch.float32).to(device)
-    shared, state = Workspace(X, 5), memory(1, 30, device, torch.float32)
+    shared, state = NaturalWorkspace(X, 5), memory(1, 30, device, torch.float32)
     other = tuple(F.clone() for F in state)
     for rank in (5, 16, 3):
         A, B = (randn(1, m, rank, generator=generator).float().to(device) for m in (40, 30))
-        ours, theirs = shared(X, A, B, state), Workspace(X, rank)(X, A, B, other)
+        ours, theirs = shared(X, A, B, state), NaturalWorkspace(X, rank)(X, A, B, other)
         pairs = zip((*ours, *state), (*theirs, *other), strict=True)
         assert all(F.shape == G.shape and torch.equal(F, G) for F, G in pairs)
 
@@ -145,7 +145,7 @@ def test_ranks_of_one_size_share_a_workspace(generator, device):
 def test_columns_that_all_but_vanish(scales, first, columns, generator, device):
     X = random_stiefel(40, 20, batch=(1,), generator=generator, dtype=torch.float32).to(device)
     state, other = memory(1, 20, device, torch.float32), memory(1, 20, "cpu", torch.float32)
-    workspace = Workspace(X, 6)
+    workspace = NaturalWorkspace(X, 6)
     for vanishing in (True,) if first else (False, True):
         A, B = (randn(1, m, 6, generator=generator).float() for m in (40, 20))
         if vanishing:
@@ -164,7 +164,7 @@ def test_columns_that_all_but_vanish(scales, first, columns, generator, device):
 def test_gradients_of_zeros_are_no_beginning(generator, device):
     X = random_stiefel(30, 20, batch=(1,), generator=generator, dtype=torch.float32).to(device)
     state = memory(1, 20, device, torch.float32)
-    workspace = Workspace(X, 4)
+    workspace = NaturalWorkspace(X, 4)
     A, B = workspace(X, *(torch.zeros(1, m, 4, device=device) for m in (30, 20)), state)
     assert not A.any() and not B.any() and not state[1].any() and workspace._live.all()
 
@@ -173,7 +173,7 @@ def test_gradients_of_zeros_are_no_beginning(generator, device):
 def test_samples_that_come_again_leave_the_moment_positive(rank, generator, device):
     X = random_stiefel(64, 48, batch=(1,), generator=generator, dtype=torch.float32).to(device)
     state = memory(1, 48, device, torch.float32)
-    workspace = Workspace(X, 16)
+    workspace = NaturalWorkspace(X, 16)
     basis = randn(1, 48, rank, generator=generator).float()
     for step in range(8 if device == "cpu" else 1000):
         B = basis @ randn(1, rank, 16, generator=generator).float()

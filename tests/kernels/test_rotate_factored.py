@@ -23,7 +23,7 @@ from skewflow.kernels.rotate_factored.reference import (
 
 pytest.importorskip("triton")
 
-from skewflow.kernels.rotate_factored._launches_triton import Workspace
+from skewflow.kernels.rotate_factored._launches_triton import FactoredWorkspace
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),
@@ -78,7 +78,7 @@ def test_the_kernels_take_the_step_of_the_reference(shape, known, generator, dev
     V, AX = X @ B, A.mT @ X
     ours = generator_of(A, V)
     has = {"has_v": "V" in known, "has_ax": "AX" in known}
-    workspace = Workspace(X.to(device), shape[-1], **has)
+    workspace = FactoredWorkspace(X.to(device), shape[-1], **has)
     given = (V.to(device) if has["has_v"] else None, AX.to(device) if has["has_ax"] else None)
     for length in (0.0, 0.02, 3.9, 1e30):
         lr = float(length / ours.norm.max())
@@ -136,7 +136,7 @@ def test_steps_near_a_stationary_point_are_as_long_as_they_should_be(
     given = (V if has["has_v"] else None, AX if has["has_ax"] else None)
     Y = X.to(device, copy=True)
     on_device = [F if F is None else F.to(device) for F in (A, B, *given)]
-    workspace = Workspace(Y, shape[-1], **has)
+    workspace = FactoredWorkspace(Y, shape[-1], **has)
     assert workspace(Y, *on_device[:2], lr, *on_device[2:], 0, 1e-5).all()
     assert orthogonality_error(Y.cpu()).max() / shape[2] ** 0.5 < 1e-6
     ours = generator_of(A, V)
@@ -160,7 +160,7 @@ def test_a_normal_gradient_moves_nothing_however_long_it_is(known, generator, de
     given = [(X @ B).to(device) if has["has_v"] else None]
     given.append((A.mT @ X).to(device) if has["has_ax"] else None)
     Y = X.to(device, copy=True)
-    assert Workspace(Y, 5, **has)(Y, A.to(device), B.to(device), 1.0, *given, 0, 1e-5).all()
+    assert FactoredWorkspace(Y, 5, **has)(Y, A.to(device), B.to(device), 1.0, *given, 0, 1e-5).all()
     assert orthogonality_error(Y.cpu()).max() / 40**0.5 < 1e-6
     assert (Y.cpu() - X).abs().max() < 1e-4  # the norms of both factors are about 50 x 50
 
@@ -181,7 +181,7 @@ def test_factors_are_split_as_in_the_reference(known, generator, device):
     X, A, B = factors(2, 70, 40, 5, generator, torch.float32)
     A *= torch.tensor([1.0, 1e-12, 1e9, 0.0, 1e-35])
     V, AX = X @ B, A.mT @ X
-    workspace = Workspace(X.to(device), 5, has_v=known, has_ax=known)
+    workspace = FactoredWorkspace(X.to(device), 5, has_v=known, has_ax=known)
     given = (V.to(device), AX.to(device)) if known else (None, None)
     workspace(X.to(device), A.to(device), B.to(device), 0.1, *given, 0, 1e-5)
     half = workspace.size // 2
@@ -200,7 +200,7 @@ def test_factors_are_split_as_in_the_reference(known, generator, device):
 def test_factors_may_lie_anywhere(generator, device):
     X, A, B = (t.to(device) for t in factors(2, 40, 40, 8, generator, torch.float32))
     V, AX = X @ B, A.mT @ X
-    workspace = Workspace(X, 8, has_v=True, has_ax=True)
+    workspace = FactoredWorkspace(X, 8, has_v=True, has_ax=True)
     Y, ends = X.clone(), []
 
     def moved(t):
@@ -227,7 +227,7 @@ def test_points_may_lie_anywhere(generator, device):
     ends = []
     for stride in strides:
         Y = torch.full((7000,), torch.nan, device=device).as_strided(X.shape, stride).copy_(X)
-        Workspace(Y, 8, has_v=False, has_ax=False)(Y, A, B, 0.01, None, None, 0, 1e-5)
+        FactoredWorkspace(Y, 8, has_v=False, has_ax=False)(Y, A, B, 0.01, None, None, 0, 1e-5)
         ends.append(Y.contiguous())
     assert not torch.equal(X, ends[0])
     assert all(torch.equal(end, ends[0]) for end in ends)
@@ -235,7 +235,7 @@ def test_points_may_lie_anywhere(generator, device):
 
 def test_ranks_of_one_workspace_may_differ(generator, device):
     X, A, B = (t.to(device) for t in factors(1, 40, 40, 12, generator, torch.float32))
-    workspace = Workspace(X, 12, has_v=True, has_ax=True)
+    workspace = FactoredWorkspace(X, 12, has_v=True, has_ax=True)
     for r in (12, 9, 1, 12):
         a, b = A[..., :r], B[..., :r]
         ours = generator_of(a, X @ b)
@@ -248,7 +248,7 @@ def test_ranks_of_one_workspace_may_differ(generator, device):
 def test_factors_of_zeros_move_nothing(generator, device):
     X, A, B = (t.to(device) for t in factors(1, 40, 40, 4, generator, torch.float32))
     A[:, :, 1], B[:, :, 2] = 0, 0
-    workspace, Y = Workspace(X, 4, has_v=False, has_ax=False), X.clone()
+    workspace, Y = FactoredWorkspace(X, 4, has_v=False, has_ax=False), X.clone()
     assert workspace(Y, torch.zeros_like(A), B, 0.1, None, None, 0, 1e-5).all()
     assert torch.equal(X, Y)
     workspace(Y, A, B, 0.01, None, None, 0, 1e-5)
@@ -266,7 +266,7 @@ def test_factors_of_different_lengths_are_balanced(known, generator, device):
     scale = torch.tensor([1e-15, 1e-12, 1e12, 1e15])  # squares have ratios of 1e60
     A, B, Y = (F.to(device) for F in (A * scale, B / scale, X.clone()))
     V, AX = (Y @ B, A.mT @ Y) if known else (None, None)
-    assert Workspace(Y, 4, has_v=known, has_ax=known)(Y, A, B, lr, V, AX, 0, 1e-5).all()
+    assert FactoredWorkspace(Y, 4, has_v=known, has_ax=known)(Y, A, B, lr, V, AX, 0, 1e-5).all()
     assert_close("Y", expected, Y.cpu(), torch.float32)
 
 
@@ -274,7 +274,7 @@ def test_factors_of_different_lengths_are_balanced(known, generator, device):
 def test_factors_that_are_not_finite_leave_their_point_alone(bad, generator, device):
     X, A, B = (t.to(device) for t in factors(3, 40, 20, 4, generator, torch.float32))
     A[1, 0, 0], B[2, 0, 0] = bad, bad
-    workspace, Y = Workspace(X, 4, has_v=False, has_ax=False), X.clone()
+    workspace, Y = FactoredWorkspace(X, 4, has_v=False, has_ax=False), X.clone()
     flag = torch.zeros(1, dtype=torch.int32, device=device)
     assert workspace(Y, A, B, 0.1, None, None, 0, 1e-5, flag).tolist() == [True, False, False]
     assert flag.item() == 1
@@ -289,7 +289,7 @@ def test_products_with_another_point_leave_theirs_alone(generator, device):
     X, A, B = (t.to(device) for t in factors(2, 40, 20, 4, generator, torch.float32))
     V = X @ B
     V[1] = (X[1] + 1e-3 * randn(40, 20, generator=generator, dtype=torch.float32).to(device)) @ B[1]
-    workspace, Y = Workspace(X, 4, has_v=True, has_ax=False), X.clone()
+    workspace, Y = FactoredWorkspace(X, 4, has_v=True, has_ax=False), X.clone()
     assert workspace(Y, A, B, 0.1, V, None, 7, 1e-5).tolist() == [True, False]
     assert torch.equal(X[1], Y[1]) and not torch.equal(X[0], Y[0])
 

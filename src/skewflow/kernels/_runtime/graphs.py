@@ -1,11 +1,12 @@
 """CUDA graphs of our own: captured without waiting, replayed one after the other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from .devices import stream_of
+from .devices import on, stream_of
 
 if TYPE_CHECKING:  # Triton is imported on use
     from ._launch_triton import Launch
@@ -110,3 +111,58 @@ class Repeated:
         stream = stream_of(device)
         for launch in self._launches:
             launch({}, stream)
+
+
+MOST_PLACES = 256
+"""Most addresses of points whose launches a workspace keeps. Points that are copies have others at
+every step, so without a limit the launches would pile up."""
+
+
+class Workspace:
+    """Memory and launches that the weights of one shape share, one weight after the other.
+
+    A step is a few launches that read what changes from call to call, and the rest, which is the
+    same as long as the points stay where they are.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, list[Launch]] = {}
+        self._rest: dict[Hashable, Repeated] = {}
+
+    def run(
+        self,
+        device: torch.device,
+        place: Hashable,
+        given: "dict[str, Tensor | None]",
+        numbers: dict[str, Any],
+        take: "Callable[[], list[Launch]]",
+        make: "Callable[[], list[Launch]]",
+    ) -> None:
+        """Launch a step.
+
+        Args:
+            device: The device of all tensors.
+            place: The addresses and strides that the rest of the launches depends on.
+            given: The tensors that move from call to call, by the names of their arguments.
+            numbers: The numbers that the first launches take.
+            take: Makes the launches that read the given tensors and the numbers.
+            make: Makes the launches after them.
+        """
+        kinds = [None if A is None else (A.stride(), A.data_ptr() % 16) for A in given.values()]
+        layout = (place, *kinds)
+        rest, first = self._rest.get(place), self._first.get(layout)
+        if rest is None:
+            if len(self._rest) == MOST_PLACES:
+                self._rest.clear()
+                self._first.clear()
+            rest = self._rest[place] = Repeated(make())
+        if first is None:
+            first = self._first[layout] = take()
+        with on(device):
+            stream = stream_of(device)
+            for launch in first:
+                for name, A in given.items():
+                    if A is not None:
+                        launch.move(name, A)
+                launch(numbers, stream)
+            rest(device)

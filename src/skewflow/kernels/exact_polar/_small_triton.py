@@ -15,9 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
+from .._runtime._device_triton import choose, is_live, raise_flag
 from .._runtime._launch_triton import Launch, Launches, shared_memory
 from .._runtime._operands_triton import Operands, common_arguments
-from ..permutation._triton import choose, is_live, raise_flag
 from ..rotate_blocks._exponential_triton import product
 from ..update import LARGEST_GRADIENT, Update
 from . import limits

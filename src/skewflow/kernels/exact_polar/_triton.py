@@ -1,292 +1,229 @@
-"""The nearest point to a tangent step on CUDA: what `batched.py` does, in few launches.
+r"""The polar step on CUDA in few launches, by one of two kinds of products.
 
-Everything that depends on the length of a step is decided on the device, by one small kernel, and
-what a matrix does not need ends at once.
+A small kernel decides on the device everything that depends on the length of a step, and launches
+that a matrix does not need end at once. The products are of float32; for large matrices they are of
+float16 parts, and each matrix is split once for all its products. Only absolute errors count after
+the direction, since the result is of the order of one. So most units are fixed, and the others come
+from norms that a step needs anyway.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
-import triton
-import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .._runtime._launch_triton import Launch
-from ..multiply_parts._triton import Parts, store_parts, unit_for
+from ..multiply_parts._triton import Parts, empty_parts, gram_, product_of, split, split_of
 from ..multiply_where._triton import multiply_where_
+from ..norms import frobenius
+from . import limits
+from ._kernels_triton import SCALARS, blend_of, cut_of, decide_of, series_of
+from .batched import gram
 
-BLOCK = 1024
-"""Entries of a matrix that a program handles."""
-
-SCALARS = 12
-"""Rows of numbers besides those of the rounds, see `_decide`."""
-
-
-@triton.jit
-def _cut(
-    Y_ptr, parts_ptr, units_ptr, X_ptr, R_ptr, size_r_ptr, size_d_ptr, lr_ptr, d, k, high, wide,
-    stride_x, stride_r, LONGEST: tl.constexpr, LARGEST: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Y = X - length R, where the length is lr, or what makes R or D as long as `LONGEST`.
-
-    Where it is `SPLIT`, also its parts (n, 2, high, wide).
-    """
-    programs = tl.cdiv(high * wide, BLOCK)
-    matrix = (tl.program_id(0) // programs).to(tl.int64)
-    block = tl.program_id(0) % programs
-    entry = block * BLOCK + tl.arange(0, BLOCK)
-    size_r = tl.load(size_r_ptr + matrix)
-    size = tl.maximum(size_r, tl.load(size_d_ptr + matrix))
-    length = tl.minimum(tl.load(lr_ptr), LONGEST / tl.maximum(size, LONGEST / LARGEST))
-    row, column = (entry // wide).to(tl.int64), (entry % wide).to(tl.int64)
-    there = (row < d) & (column < k)
-    at_x = matrix * stride_x[0] + row * stride_x[1] + column * stride_x[2]
-    at_r = matrix * stride_r[0] + row * stride_r[1] + column * stride_r[2]
-    X = tl.load(X_ptr + at_x, mask=there, other=0.0)
-    R = tl.load(R_ptr + at_r, mask=there, other=0.0)
-    Y = X - R * length.to(tl.float32)
-    tl.store(Y_ptr + matrix * d * k + row * k + column, Y, mask=there)
-    if SPLIT:
-        unit, scale = unit_for(1.0 + length * size_r)  # no entry of X is larger than 1
-        if block == 0:
-            tl.store(units_ptr + matrix, unit)
-        at = parts_ptr + matrix * 2 * high * wide + entry
-        store_parts(at, high * wide, Y * scale, row < high)
+BOUND = 2.0
+"""Bound on the entries of points, and of all that comes from steps that were cut. They are at most
+8, and parts hold four times the bound."""
 
 
-@triton.jit
-def _decide(
-    size_ptr, intervals_ptr, numbers_ptr, flags_ptr, n,
-    WIDEST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    r"""What each matrix needs, given $\|P^2\|_F$.
-
-    The numbers are the squared factors of the rounds; the weight of Y where the step is cut;
-    whether there are rounds; c; and the coefficients of $P^2$, P and I in $Q^2$, in the factor of
-    $Q^2$ in the series, and in the rest of it. The flags say which rounds there are, whether the
-    step is cut, and whether the rounds end in the other buffer.
-    """
-    matrix = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = matrix < n
-    bound = tl.sqrt(tl.load(size_ptr + matrix, mask=there, other=0.0))
-    is_cut = bound > WIDEST
-    cut = tl.where(is_cut, WIDEST / tl.where(is_cut, bound, 1.0), 1.0)
-    bound = tl.minimum(bound, WIDEST)
-    low = 1.0 / tl.sqrt(1.0 + bound)
-    start = tl.zeros((BLOCK,), tl.int32)
-    for j in tl.static_range(1, LAST + 1):
-        start += (low >= tl.load(intervals_ptr + j)).to(tl.int32)
-    needed = LAST - start
-    scale = low
-    for r in tl.static_range(LAST):
-        live = needed > r
-        factor = tl.load(intervals_ptr + LAST + 1 + tl.minimum(start + r, LAST))
-        scale = tl.where(live, scale * factor, scale)
-        tl.store(numbers_ptr + r * n + matrix, (scale * scale).to(tl.float32), mask=there)
-        tl.store(flags_ptr + r * n + matrix, live, mask=there)
-    tl.store(flags_ptr + LAST * n + matrix, is_cut, mask=there)
-    tl.store(flags_ptr + (LAST + 1) * n + matrix, needed % 2 == 1, mask=there)
-    some = needed > 0
-    last = tl.load(intervals_ptr + LAST)
-    middle = tl.sqrt((1.0 + last * last) / 2.0)
-    c = tl.where(some, scale / middle, tl.sqrt(2.0 / (2.0 + bound)))
-    p = c * c  # a step that is cut has rounds, and after them P is that of their result
-    m = p - 1.0
-    at = numbers_ptr + LAST * n + matrix
-    tl.store(at, tl.sqrt(cut).to(tl.float32), mask=there)
-    tl.store(at + n, some.to(tl.float32), mask=there)
-    tl.store(at + 2 * n, c.to(tl.float32), mask=there)
-    tl.store(at + 3 * n, (p * p).to(tl.float32), mask=there)
-    tl.store(at + 4 * n, (2.0 * m * p).to(tl.float32), mask=there)
-    tl.store(at + 5 * n, (m * m).to(tl.float32), mask=there)
-    a, b = 35.0 / 128.0, 5.0 / 16.0
-    tl.store(at + 6 * n, (a * p * p).to(tl.float32), mask=there)
-    tl.store(at + 7 * n, (2.0 * a * m * p - b * p).to(tl.float32), mask=there)
-    tl.store(at + 8 * n, (a * m * m - b * m).to(tl.float32), mask=there)
-    a, b = 3.0 / 8.0, 1.0 / 2.0
-    tl.store(at + 9 * n, (c * (a * p * p)).to(tl.float32), mask=there)
-    tl.store(at + 10 * n, (c * (2.0 * a * m * p - b * p)).to(tl.float32), mask=there)
-    tl.store(at + 11 * n, (c * (a * m * m - b * m) + c - 1.0).to(tl.float32), mask=there)
+def polar_step_by_parts(
+    X: Float[Tensor, "n d k"],
+    D: Float[Tensor, "n d k"],
+    lr: Float[Tensor, ""],
+    *,
+    tangent: bool,
+) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
+    """See `dispatch.polar_step`."""
+    n, d, k = X.shape
+    units = torch.empty(n, dtype=X.dtype, device=X.device)
+    X_parts = split(X, BOUND, units)
+    R, T, sizes = _direction(X_parts, D, tangent=tangent)
+    Y, Y_parts = torch.empty_like(R), empty_parts(n, d, k, torch.empty_like(units))
+    cut_of(Y, X, R, sizes, lr, Y_parts).once()
+    P = torch.empty(n, k, k, dtype=X.dtype, device=X.device)
+    gram_(P, Y_parts)
+    size = frobenius(P)
+    series = _inverse_root_series(X, Y, P, size, _ByParts(Y_parts, size, units))
+    product_of(R, None, Y_parts, series, Y).once()
+    return R, T
 
 
-@triton.jit
-def _blend(
-    Y_ptr, X_ptr, weight_ptr, flags_ptr, d, k, stride_x,
-    HAS_WEIGHT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Y = X + weight (Y - X) where a flag is set; without weights X."""
-    programs = tl.cdiv(d * k, BLOCK)
-    matrix = (tl.program_id(0) // programs).to(tl.int64)
-    if tl.load(flags_ptr + matrix) == 0:
-        return
-    entry = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
-    there = entry < d * k
-    row, column = (entry // k).to(tl.int64), (entry % k).to(tl.int64)
-    at_x = matrix * stride_x[0] + row * stride_x[1] + column * stride_x[2]
-    X = tl.load(X_ptr + at_x, mask=there, other=0.0)
-    at = Y_ptr + matrix * d * k + entry
-    if HAS_WEIGHT:
-        X += tl.load(weight_ptr + matrix) * (tl.load(at, mask=there, other=0.0) - X)
-    tl.store(at, X, mask=there)
-
-
-@triton.jit
-def _series(
-    Q2_ptr, V_ptr, T_ptr, T_parts_ptr, P_ptr, P2_ptr, long_ptr, numbers_ptr, units_ptr, n, k, wide,
-    SPLIT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The matrices of the series; where a step is not long only T, which is -P / 2.
-
-    Where it is `SPLIT`, the parts (n, 2, wide, wide) of the factors, and of T.
-    """
-    programs = tl.cdiv(wide * wide, BLOCK)
-    matrix = (tl.program_id(0) // programs).to(tl.int64)
-    entry = (tl.program_id(0) % programs) * BLOCK + tl.arange(0, BLOCK)
-    row, column = (entry // wide).to(tl.int64), (entry % wide).to(tl.int64)
-    there = (row < k) & (column < k)
-    at = matrix * k * k + row * k + column
-    P = tl.load(P_ptr + at, mask=there, other=0.0)
-    T = -0.5 * P
-    if SPLIT:
-        scale = 1 / tl.load(units_ptr + matrix)
-        at_parts, low, inside = matrix * 2 * wide * wide + entry, wide * wide, row < wide
-    if tl.load(long_ptr + matrix) == 0:
-        if not SPLIT:
-            tl.store(T_ptr + at, T, mask=there)
-    else:
-        P2 = tl.load(P2_ptr + at, mask=there, other=0.0)
-        I = tl.where((row == column) & there, 1.0, 0.0)
-        own = numbers_ptr + matrix
-        Q2 = tl.load(own) * P2 + (tl.load(own + n) * P + tl.load(own + 2 * n) * I)
-        V = tl.load(own + 3 * n) * P2 + (tl.load(own + 4 * n) * P + tl.load(own + 5 * n) * I)
-        T = tl.load(own + 6 * n) * P2 + (tl.load(own + 7 * n) * P + tl.load(own + 8 * n) * I)
-        tl.store(T_ptr + at, T, mask=there)
-        if SPLIT:
-            store_parts(Q2_ptr + at_parts, low, Q2 * scale, inside)
-            store_parts(V_ptr + at_parts, low, V * scale, inside)
-        else:
-            tl.store(Q2_ptr + at, Q2, mask=there)
-            tl.store(V_ptr + at, V, mask=there)
-    if SPLIT:  # of a long step they are written once more, after the last product
-        store_parts(T_parts_ptr + at_parts, low, T * scale, inside)
-
-
-def cut_of(
-    Y: Float[Tensor, "n d k"],
+def nearest(
     X: Float[Tensor, "n d k"],
     R: Float[Tensor, "n d k"],
     sizes: tuple[Float[Tensor, "n"], Float[Tensor, "n"]],
     lr: Float[Tensor, ""],
-    longest: float,
-    parts: Parts | None = None,
-) -> Launch:
-    """The launch that takes the tangent step X - lr R, given the norms of R and D."""
-    n, d, k = X.shape
-    high, wide = (d, k) if parts is None else parts.values.shape[2:]
-    arguments = {
-        "Y_ptr": Y, "parts_ptr": None if parts is None else parts.values,
-        "units_ptr": None if parts is None else parts.units, "X_ptr": X, "R_ptr": R,
-        "size_r_ptr": sizes[0], "size_d_ptr": sizes[1], "lr_ptr": lr, "d": d, "k": k,
-        "high": high, "wide": wide, "stride_x": X.stride(), "stride_r": R.stride(),
-        "LONGEST": longest, "LARGEST": torch.finfo(torch.float32).max,
-        "SPLIT": parts is not None, "BLOCK": BLOCK,
-    }  # fmt: skip
-    return Launch(_cut, n * triton.cdiv(high * wide, BLOCK), arguments)
+) -> Float[Tensor, "n d k"]:
+    """The nearest point to X - lr R by float32 products, given the norms of R and of D."""
+    Y = torch.empty(X.shape, dtype=X.dtype, device=X.device)
+    cut_of(Y, X, R, sizes, lr).once()
+    P = gram(Y)
+    return torch.baddbmm(Y, Y, _inverse_root_series(X, Y, P, frobenius(P), _ByFloat32()))
 
 
-def decide_of(
-    numbers: Float[Tensor, "m n"],
-    flags: Bool[Tensor, "f n"],
-    size: Float[Tensor, "n"],
-    intervals: Float[Tensor, "2 ends"],
-    widest: float,
-) -> Launch:
-    """The launch that decides what each matrix needs."""
-    arguments = {
-        "size_ptr": size, "intervals_ptr": intervals, "numbers_ptr": numbers, "flags_ptr": flags,
-        "n": len(size), "WIDEST": widest, "LAST": intervals.shape[1] - 1, "BLOCK": 128,
-    }  # fmt: skip
-    return Launch(_decide, triton.cdiv(len(size), 128), arguments)
+def _direction(
+    X: Parts, D: Float[Tensor, "n d k"], *, tangent: bool
+) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
+    r"""$D - XD^\top X$, the tangent part of D if asked for, and the norms of the first and of D."""
+    n, d, k = D.shape
+    size = frobenius(D)
+    D_parts = split(D, size, torch.empty_like(X.units))
+    S = empty_parts(n, k, k, D_parts.units)  # no entry is larger than the norm of D
+    product_of(None, S, X.mT, D_parts).once()
+    R = torch.empty(n, d, k, dtype=D.dtype, device=D.device)
+    product_of(R, None, X, S.mT, D, -1.0).once()
+    T = None
+    if tangent and d == k:
+        T = R / 2
+    elif tangent:  # D - X (S + S^T) / 2
+        T = torch.lerp(D, R, 0.5, out=torch.empty_like(R))
+        product_of(T, None, X, S, T, -0.5).once()
+    return R, T, (frobenius(R), size)
 
 
-def blend_of(
-    Y: Float[Tensor, "n d k"],
-    X: Float[Tensor, "n d k"],
-    weight: Float[Tensor, "n"] | None,
-    flags: Bool[Tensor, "n"],
-) -> Launch:
-    """The launch that brings Y towards X, or X into Y."""
-    n, d, k = Y.shape
-    arguments = {
-        "Y_ptr": Y, "X_ptr": X, "weight_ptr": weight, "flags_ptr": flags, "d": d, "k": k,
-        "stride_x": X.stride(), "HAS_WEIGHT": weight is not None, "BLOCK": BLOCK,
-    }  # fmt: skip
-    return Launch(_blend, n * triton.cdiv(d * k, BLOCK), arguments)
+Round = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""A Newton-Schulz step into its first argument from the second, where the third is true; the
+fourth is the squared factor of the round."""
 
 
-def series_of(
-    made: tuple[Tensor, Tensor, Tensor],
-    P: Float[Tensor, "n k k"],
-    P2: Float[Tensor, "n k k"],
-    long: Bool[Tensor, "n"],
-    numbers: Float[Tensor, "9 n"],
-    parts: Parts | None = None,
-) -> Launch:
-    """The launch that makes the matrices of the series, $Q^2$, V and T.
+class _Products(Protocol):
+    """The products of the iteration, for the matrices of a batch that are live."""
 
-    If there are `parts` for T the first two are parts, too, in the same units.
+    def read(self, Y: Tensor, live: Tensor) -> None:
+        """Y has changed."""
+
+    def rounds(self, Y: Tensor) -> Round:
+        """Rounds between Y and a buffer, in turn."""
+
+    def gram_(self, P: Tensor, Y: Tensor, live: Tensor) -> None:
+        r"""P becomes $Y^\top Y - I$."""
+
+    def square_(self, P2: Tensor, P: Tensor, live: Tensor) -> None:
+        """P2 becomes the square of P."""
+
+    def series(self, P: Tensor, P2: Tensor, long: Tensor, numbers: Tensor) -> Any:
+        r"""T with $Z + ZT$ the polar factor, by the numbers of `_decide` from c on."""
+
+
+class _ByFloat32:
+    def read(self, Y: Tensor, live: Tensor) -> None:
+        pass
+
+    def rounds(self, Y: Tensor) -> Round:
+        G = Y.new_empty(len(Y), Y.shape[-1], Y.shape[-1])
+
+        def step(then: Tensor, now: Tensor, live: Tensor, c: Tensor) -> None:
+            multiply_where_(G, now.mT, now, live, None, c, 0.0)
+            multiply_where_(then, now, G, live, now, -0.5, 1.5)
+
+        return step
+
+    def gram_(self, P: Tensor, Y: Tensor, live: Tensor) -> None:
+        multiply_where_(P, Y.mT, Y, live, None, 1.0, 0.0)
+        P.diagonal(dim1=-2, dim2=-1).sub_(live.to(P.dtype)[:, None])
+
+    def square_(self, P2: Tensor, P: Tensor, live: Tensor) -> None:
+        multiply_where_(P2, P, P, live, None, 1.0, 0.0)
+
+    def series(self, P: Tensor, P2: Tensor, long: Tensor, numbers: Tensor) -> Tensor:
+        Q2, V, T = (torch.empty_like(P) for _ in range(3))
+        series_of((Q2, V, T), P, P2, long, numbers[1:]).once()
+        multiply_where_(T, Q2, V, long, T, numbers[0], 1.0)
+        return T
+
+
+class _ByParts:
+    """Products of parts.
+
+    Args:
+        Y: The parts of the tangent steps.
+        size: Bounds on the entries of P before the rounds.
+        units: Memory for the units that fit `BOUND`, and that `Y` has after the first `read`.
     """
-    n, k, _ = P.shape
-    wide = k if parts is None else parts.values.shape[-1]
-    arguments = {
-        "Q2_ptr": made[0], "V_ptr": made[1], "T_ptr": made[2],
-        "T_parts_ptr": None if parts is None else parts.values, "P_ptr": P, "P2_ptr": P2,
-        "long_ptr": long, "numbers_ptr": numbers,
-        "units_ptr": None if parts is None else parts.units, "n": n, "k": k, "wide": wide,
-        "SPLIT": parts is not None, "BLOCK": BLOCK,
-    }  # fmt: skip
-    return Launch(_series, n * triton.cdiv(wide * wide, BLOCK), arguments)
+
+    def __init__(self, Y: Parts, size: Tensor, units: Tensor) -> None:
+        n, _, k = len(units), Y.a, Y.b
+        self._Y, self._units = Y, units
+        self._bound: float | Tensor = size
+        self._P = empty_parts(n, k, k, torch.empty_like(units))
+
+    def read(self, Y: Tensor, live: Tensor) -> None:
+        split_of(self._Y, Y, BOUND, live).once()
+        self._bound = BOUND
+
+    def rounds(self, Y: Tensor) -> Round:
+        n, d, k = Y.shape
+        G = empty_parts(n, k, k, self._units)
+        both = [self._Y, empty_parts(n, d, k, self._units)]
+
+        def step(then: Tensor, now: Tensor, live: Tensor, c: Tensor) -> None:
+            A, B = both
+            product_of(None, G, A.mT, A, None, c, live=live, symmetric=True).once()
+            product_of(then, B, A, G, now, -0.5, 1.5, live=live).once()
+            both.reverse()
+
+        return step
+
+    def gram_(self, P: Tensor, Y: Tensor, live: Tensor) -> None:
+        gram_(P, self._Y, live)
+
+    def square_(self, P2: Tensor, P: Tensor, live: Tensor) -> None:
+        split_of(self._P, P, self._bound, live).once()
+        product_of(P2, None, self._P, self._P, live=live, symmetric=True).once()
+
+    def series(self, P: Tensor, P2: Tensor, long: Tensor, numbers: Tensor) -> Parts:
+        n, k, _ = P.shape
+        Q2, V, T_parts = (empty_parts(n, k, k, self._units) for _ in range(3))
+        T = torch.empty_like(P)
+        series_of((Q2.values, V.values, T), P, P2, long, numbers[1:], T_parts).once()
+        product_of(None, T_parts, Q2, V, T, numbers[0], live=long, symmetric=True).once()
+        return T_parts
 
 
-def inverse_root_series(
+def _inverse_root_series(
     X: Float[Tensor, "n d k"],
     Y: Float[Tensor, "n d k"],
     P: Float[Tensor, "n k k"],
-    long: Bool[Tensor, "n"],
-    intervals: Float[Tensor, "2 ends"],
-    widest: float,
-) -> Float[Tensor, "n k k"]:
+    size: Float[Tensor, "n"],
+    products: _Products,
+) -> Any:
     r"""T, for which Z + Z T is the polar factor of Y, where Z is what Y is changed to.
 
     Args:
         X: Points.
         Y: Tangent steps, contiguous; brought together where they are long.
         P: $Y^\top Y - I$, contiguous; overwritten.
-        long: Which steps need more than one term of the series.
-        intervals: What the rounds go through, and their factors.
-        widest: Largest bound on the norm of P: what is longer is cut.
+        size: Its norms.
+        products: By which products.
     """
+    intervals = limits.intervals(X.dtype, X.device)
     n, last = len(Y), intervals.shape[1] - 1
+    long = size > limits.longest_for_one_term(X)
     P2 = torch.zeros_like(P)
-    multiply_where_(P2, P, P, long, None, 1.0, 0.0)
-    size = torch.linalg.vector_norm(P2, dim=(-2, -1), dtype=torch.float64)
+    products.square_(P2, P, long)
     numbers = torch.empty(last + SCALARS, n, dtype=torch.float32, device=Y.device)
     flags = torch.empty(last + 2, n, dtype=torch.bool, device=Y.device)
-    decide_of(numbers, flags, size, intervals, widest).once()
+    decide_of(numbers, flags, frobenius(P2), intervals).once()
     blend_of(Y, X, numbers[last], flags[last]).once()
-    G, other = torch.empty_like(P), torch.empty_like(Y)
+    products.read(Y, flags[0])
+    _take_rounds(Y, numbers, flags, products)
+    products.read(Y, flags[0])
+    products.gram_(P, Y, flags[0])
+    products.square_(P2, P, flags[0])
+    return products.series(P, P2, long, numbers[last + 2 :])
+
+
+def _take_rounds(
+    Y: Float[Tensor, "n d k"],
+    numbers: Float[Tensor, "m n"],
+    flags: Bool[Tensor, "f n"],
+    products: _Products,
+) -> None:
+    """The Newton-Schulz steps that long steps need."""
+    last = len(flags) - 2
+    other, step = torch.empty_like(Y), products.rounds(Y)
     now, then = Y, other
     for r in range(last):
-        multiply_where_(G, now.mT, now, flags[r], None, numbers[r], 0.0)
-        multiply_where_(then, now, G, flags[r], now, -0.5, 1.5)
+        step(then, now, flags[r], numbers[r])
         now, then = then, now
     blend_of(Y, other, None, flags[last + 1]).once()
-    multiply_where_(P, Y.mT, Y, flags[0], None, 1.0, 0.0)
-    P.diagonal(dim1=-2, dim2=-1).sub_(numbers[last + 1][:, None])
-    multiply_where_(P2, P, P, flags[0], None, 1.0, 0.0)
-    Q2, V, T = (torch.empty_like(P) for _ in range(3))
-    series_of((Q2, V, T), P, P2, long, numbers[last + 3 :]).once()
-    multiply_where_(T, Q2, V, long, T, numbers[last + 2], 1.0)
-    return T

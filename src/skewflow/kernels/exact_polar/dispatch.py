@@ -76,11 +76,11 @@ def polar_step_by_parts(
     X: Tensor, D: Tensor, lr: float | Tensor, *, tangent: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The same on CUDA by products of float16 parts, which are as exact as float32."""
-    from ._parts_triton import polar_step as step
+    from . import _triton
 
     lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
     with on(X.device):
-        return step(X, D, lr, tangent=tangent)
+        return _triton.polar_step_by_parts(X, D, lr, tangent=tangent)
 
 
 def nearest_along(
@@ -112,21 +112,15 @@ def polar_step_with_moments(
 
 def retract(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """The nearest point to X - lr R on CUDA, where the device finds out how long a step is."""
-    longest = limits.longest_for_one_term(X)
     if not has_kernel(X):
         Y = cut_step(X, R, D, lr)
         P = gram(Y)
-        return nearest(X, Y, P, frobenius(P) > longest)
-    from ._triton import cut_of, inverse_root_series
+        return nearest(X, Y, P, frobenius(P) > limits.longest_for_one_term(X))
+    from . import _triton
 
     lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
-    Y = torch.empty(X.shape, dtype=X.dtype, device=X.device)
     with on(X.device):
-        cut_of(Y, X, R, (frobenius(R), frobenius(D)), lr, limits.LONGEST)({}, 0)
-        P = gram(Y)
-        intervals = limits.intervals(X.dtype, X.device)
-        T = inverse_root_series(X, Y, P, frobenius(P) > longest, intervals, limits.WIDEST)
-    return torch.baddbmm(Y, Y, T)
+        return _triton.nearest(X, R, (frobenius(R), frobenius(D)), lr)
 
 
 def has_small_kernel(X: Float[Tensor, "n d k"], retraction: str, update: Update) -> bool:

@@ -9,18 +9,16 @@ from torch import Tensor
 
 from ...geometry.precision import is_coarse
 from .._runtime._launch_triton import Launch
-from .._runtime.devices import on, stream_of
-from .._runtime.graphs import Repeated
-from ..multiply_parts._triton import PADDED, TILES, Parts, product_of
-from ..rotate_factored._pairs_triton import (
+from .._runtime.graphs import Workspace
+from ..multiply_parts._rows_triton import (
     ENOUGH,
-    MANY,
     cut_of,
-    pairs_times,
-    split_of,
+    row_product_of,
+    split_rows_of,
     sum_of,
     summed,
 )
+from ..multiply_parts._triton import PADDED, TILES, Parts, product_of
 from ..update import LARGEST_GRADIENT
 from . import _take_triton as taking
 from . import _triton as kernels
@@ -42,7 +40,7 @@ State = tuple[Tensor, Tensor, Tensor]
 """The inverse moment, its numbers and a vector, as the reference takes them."""
 
 
-class Workspace:
+class NaturalWorkspace(Workspace):
     """What the launches of one shape share, one weight after the other.
 
     Args:
@@ -51,6 +49,7 @@ class Workspace:
     """
 
     def __init__(self, X: Float[Tensor, "n d k"], rank: int) -> None:
+        super().__init__()
         n, d, k = self._shape = X.shape
         size = self.size = size_for(rank)
         self._wide_d, self._wide_k = (triton.cdiv(length, PADDED) * PADDED for length in (d, k))
@@ -89,8 +88,6 @@ class Workspace:
         self._Q = pairs(size, self._wide_k)
         self._Q_units = units(size, unit=kernels.UNIT_OF_Q.value)
         self._XQ, self._A_new = new(self._cuts["XQ"][2], size, d), new(size, d)
-        self._first: dict[tuple[Any, ...], list[Launch]] = {}
-        self._rest: dict[tuple[Any, ...], Repeated] = {}
 
     def __call__(
         self,
@@ -114,24 +111,10 @@ class Workspace:
             In memory that the next call overwrites.
         """
         place = (X.data_ptr(), *X.stride(), is_coarse(X), *(F.data_ptr() for F in state))
-        layout = (place, *A.stride(), A.data_ptr() % 16, *B.stride(), B.data_ptr() % 16)
-        rest, first = self._rest.get(place), self._first.get(layout)
-        if rest is None:
-            if len(self._rest) == MANY:  # points that are copies move from step to step
-                self._rest.clear()
-                self._first.clear()
-            rest = self._rest[place] = Repeated(self._make(X, state))
-        if first is None:
-            first = self._first[layout] = self._take(A, B, state)
-        device, rank = X.device, A.shape[-1]
+        rank = A.shape[-1]
         numbers = {"rank": rank, "longer": lengthening(X.shape[-1], rank)}
-        with on(device):
-            stream = stream_of(device)
-            for launch in first:
-                launch.move("A_ptr", A)
-                launch.move("B_ptr", B)
-                launch(numbers, stream)
-            rest(device)
+        take, make = (lambda: self._take(A, B, state)), (lambda: self._make(X, state))
+        self.run(X.device, place, {"A_ptr": A, "B_ptr": B}, numbers, take, make)
         return self._A_new[:, :rank].mT, self._out[:, self.size : self.size + rank].mT
 
     def _take(self, A: Tensor, B: Tensor, state: State) -> list[Launch]:
@@ -172,18 +155,20 @@ class Workspace:
             "HIGH": HIGH, "WIDE": WIDE, "BLOCK": 32,
         }  # fmt: skip
         left, coarse = self._units[:, :size], is_coarse(X)
-        launches = [pairs_times(self._P, self._A, left, X, None, cuts["P"], coarse=coarse)]
+        launches = [row_product_of(self._P, self._A, left, X, None, cuts["P"], coarse=coarse)]
         filled = n * triton.cdiv(size + 1, HIGH) * triton.cdiv(k, WIDE)
         launches.append(Launch(taking._fill, filled, shared, num_warps=4))
         shares, M, units = self._HM_shares[:, :, :-1], self._M[:, :, :-1], self._units[:, :-1]
-        launches.append(pairs_times(shares, M, units, H, self._unit, cuts["HM"]))
+        launches.append(row_product_of(shares, M, units, H, self._unit, cuts["HM"]))
         launches += sum_of(self._HM, self._HM_shares)
         tile = {**shared, "HIGH": 8, "WIDE": 512}
         launches.append(Launch(kernels._iterate, n * triton.cdiv(k, 8), tile, num_warps=4))
         low = self._HM_pairs.stride(1)
-        launches.append(split_of(self._HM_pairs[:, 0], self._HM_units, self._HM, low, 1, 1024))
+        launches.append(split_rows_of(self._HM_pairs[:, 0], self._HM_units, self._HM, low, 1, 1024))
         upper, right = self._M[:, :, :size], self._HM_pairs.mT
-        launches.append(pairs_times(self._S_shares, upper, left, right, self._HM_units, cuts["S"]))
+        launches.append(
+            row_product_of(self._S_shares, upper, left, right, self._HM_units, cuts["S"])
+        )
         launches += sum_of(self._S, self._S_shares)
         launches.append(
             inverse_root_of(self._R, self._live, self._panel, self._S, self._numbers, size)
@@ -204,7 +189,7 @@ class Workspace:
         tiles = n * triton.cdiv(size, HIGH) * triton.cdiv(k, WIDE)
         launches.append(Launch(kernels._within, tiles, shared, num_warps=4))
         pairs = (self._Q, self._Q_units)
-        launches.append(pairs_times(self._XQ, *pairs, X.mT, None, cuts["XQ"], coarse=coarse))
+        launches.append(row_product_of(self._XQ, *pairs, X.mT, None, cuts["XQ"], coarse=coarse))
         tiles = n * triton.cdiv(size, HIGH) * triton.cdiv(d, WIDE)
         given = {**shared, "out_ptr": self._A_new, "A_ptr": self._A, "XQ_ptr": self._XQ}
         given["SHARES"] = cuts["XQ"][2]

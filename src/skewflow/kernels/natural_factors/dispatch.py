@@ -11,7 +11,7 @@ from ..multiply_parts import SHARED
 from .reference import natural_factors
 
 if TYPE_CHECKING:  # Triton is imported on use
-    from ._launches_triton import Workspace
+    from ._launches_triton import NaturalWorkspace
 
 LARGEST = 128
 """Highest rank that the CUDA kernels take: one program factorises a matrix of so many rows."""
@@ -23,7 +23,7 @@ class NaturalFactors:
     """Natural factors, and the memory that their kernels need on CUDA."""
 
     def __init__(self) -> None:
-        self._workspaces: dict[tuple[object, ...], Workspace] = {}
+        self._workspaces: dict[tuple[object, ...], NaturalWorkspace] = {}
 
     def __call__(
         self,
@@ -48,13 +48,13 @@ class NaturalFactors:
         if not has_kernel(X, rank):
             _check_capture(X, rank, "of a kind that no kernel takes")
             return natural_factors(_memory(state, X), X, A, B)
-        from ._launches_triton import Workspace, size_for
+        from ._launches_triton import NaturalWorkspace, size_for
 
         kind = (X.shape, X.device, size_for(rank))
         if KEYS[0] not in state or kind not in self._workspaces:  # their beginning cannot be a part
             _check_capture(X, rank, "the first of its rank")
         if kind not in self._workspaces:
-            self._workspaces[kind] = Workspace(X, rank)
+            self._workspaces[kind] = NaturalWorkspace(X, rank)
         return *self._workspaces[kind](X, A, B, _memory(state, X)), None
 
 

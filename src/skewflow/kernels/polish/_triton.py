@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..exact_polar._parts_triton import BOUND
+from ..exact_polar._triton import BOUND
 from ..multiply_parts._triton import gram_, product_of, split
 from ..norms import frobenius
 

@@ -15,16 +15,16 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .._runtime._launch_triton import Launch, shared_memory
-from ..permutation._triton import (
+from .._runtime._device_triton import (
     choose,
     is_live,
-    load_key,
     load_scale,
     load_step,
     raise_flag,
     store_finite,
 )
+from .._runtime._launch_triton import Launch, shared_memory
+from ..permutation._triton import load_key
 from ._rows_triton import find_rows
 
 HEAD = tl.constexpr(64)

@@ -20,18 +20,18 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .._runtime._launch_triton import Launch, Launches, num_multiprocessors, starts_early
-from .._runtime._operands_triton import Operands, common_arguments, scale_of
-from ..permutation._triton import (
+from .._runtime._device_triton import (
     choose,
     is_live,
     load_direction,
-    load_key,
     load_scale,
     load_step,
     raise_flag,
     store_finite,
 )
+from .._runtime._launch_triton import Launch, Launches, num_multiprocessors, starts_early
+from .._runtime._operands_triton import Operands, common_arguments, scale_of
+from ..permutation._triton import load_key
 from ..row_moments._triton import moment_launches
 from ..update import Update
 from ._action_triton import action_launches

@@ -18,22 +18,10 @@ from torch import Tensor
 
 from ...geometry.retractions import cayley, expm
 from ...tournaments.partitions import block_sizes, edge_probability
+from .._runtime.memory_cpu import LINE, addresses, gather, mark_written, memories, scatter, strides
 from .._runtime.numba_loops import Loops, fast, kept
-from ..permutation.cpu import (
-    LINE,
-    Plan,
-    addresses,
-    as_array,
-    divisor,
-    fill_direction,
-    fill_order,
-    gather,
-    make_plan,
-    mark_written,
-    memories,
-    scatter,
-    strides,
-)
+from .._runtime.update_cpu import LoopNumbers, as_array, divisor, fill_direction, loop_numbers
+from ..permutation.cpu import fill_order
 from ..update import LARGEST_ANGLE, Update, direction
 from ._exponential_cpu import TINY, rotate_into
 
@@ -79,7 +67,7 @@ def step_blocks_(
     """
     n, d, k = X.shape
     G = G.to(X.dtype)
-    plan = make_plan(update, M is not None, X.dtype, d, block_size)
+    plan = loop_numbers(update, M is not None, X.dtype, d, block_size)
     if block_size > LARGEST_BLOCK or 4 * block_size > d:
         _step_large_blocks_(X, G, M, step, update, block_size, plan, moments)
         return
@@ -116,7 +104,7 @@ def _step_large_blocks_(
     step: Int[Tensor, ""] | int,
     update: Update,
     block_size: int,
-    plan: Plan,
+    plan: LoopNumbers,
     moments: Float[Tensor, "n d"] | None,
 ) -> None:
     """The step by torch's batched products in float64, one batch for each size of blocks."""

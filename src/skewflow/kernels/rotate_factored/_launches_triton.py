@@ -8,13 +8,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .._runtime._launch_triton import Launch
-from .._runtime.devices import on, stream_of
-from .._runtime.graphs import Repeated
+from .._runtime.graphs import Workspace
+from ..multiply_parts._rows_triton import (
+    cut_of,
+    fours,
+    layout_of,
+    row_product_of,
+    split_rows_of,
+    sum_of,
+    summed,
+)
 from ..multiply_parts._triton import PADDED, Tiles
-from . import _products_triton as products
-from . import _split_triton as splits
+from . import _take_triton as taking
 from . import _triton as kernels
-from ._pairs_triton import MANY, cut_of, fours, layout_of, pairs_times, split_of, sum_of, summed
 from .reference import LONGEST, coefficients, longest_for, num_rounds
 
 APPLY = Tiles(128, 64, 32, 8, 3)
@@ -22,7 +28,7 @@ APPLY = Tiles(128, 64, 32, 8, 3)
 LARGEST_LR: float = torch.finfo(torch.float32).max
 
 
-class Workspace:
+class FactoredWorkspace(Workspace):
     r"""What the launches of one shape share, one weight after the other.
 
     Args:
@@ -33,6 +39,7 @@ class Workspace:
     """
 
     def __init__(self, X: Float[Tensor, "n d k"], rank: int, *, has_v: bool, has_ax: bool) -> None:
+        super().__init__()
         self.size = padded(rank)
         self._n, self._d, self._k = X.shape
         n, d, k, r, size = self._n, self._d, self._k, self.size // 2, self.size
@@ -64,8 +71,6 @@ class Workspace:
         self._norms, self._scales = new(self._tiles), new(size + 1)
         self._numbers, self._usable = new(2)[0], torch.zeros(n, dtype=torch.bool, device=X.device)
         self._flag = torch.zeros(1, dtype=torch.int32, device=X.device)
-        self._first: dict[tuple[Any, ...], Launch] = {}
-        self._rest: dict[tuple[int, ...], Repeated] = {}
 
     def __call__(
         self,
@@ -98,31 +103,17 @@ class Workspace:
         flag = self._flag if flag is None else flag
         place = (X.data_ptr(), *X.stride(), flag.data_ptr())
         given = {"A_ptr": A, "B_ptr": B, "V_ptr": V, "AX_ptr": AX}
-        of = [F if F is None else (F.stride(), F.data_ptr() % 16) for F in given.values()]
-        layout = (place, *of)
-        rest, first = self._rest.get(place), self._first.get(layout)
-        if rest is None:
-            if len(self._rest) == MANY:  # points that are copies move from step to step
-                self._rest.clear()
-                self._first.clear()
-            rest = self._rest[place] = Repeated(self._make(X, flag))
-        if first is None:
-            first = self._first[layout] = self._take(X, given)
-        for name, F in given.items():
-            if F is not None:
-                first.move(name, F)
         numbers = {"lr": -min(lr, LARGEST_LR), "tolerance": tolerance, "row": row}
         numbers["rank"] = A.shape[2]
-        with on(X.device):
-            first(numbers, stream_of(X.device))
-            rest(X.device)
+        take, make = (lambda: self._take(X, given)), (lambda: self._make(X, flag))
+        self.run(X.device, place, given, numbers, take, make)
         return self._usable
 
     def fits(self, rank: int) -> bool:
         """Whether factors of this rank are rounded up to those of the workspace."""
         return padded(rank) == self.size
 
-    def _take(self, X: Float[Tensor, "n d k"], given: dict[str, Tensor | None]) -> Launch:
+    def _take(self, X: Float[Tensor, "n d k"], given: dict[str, Tensor | None]) -> list[Launch]:
         """The launch that reads the factors."""
         right, units, *_ = self._B or (None, None)
         half, A = self.size // 2, given["A_ptr"]
@@ -139,7 +130,7 @@ class Workspace:
             "wide_k": self._wide_k, "HAS_V": self._has_v, "HAS_AX": self._AX is not None,
             "ROWS": rows, "WIDE": 1024 // rows,
         }  # fmt: skip
-        return Launch(splits._take, 2 * self._n * half // rows, arguments, num_warps=4)
+        return [Launch(taking._take, 2 * self._n * half // rows, arguments, num_warps=4)]
 
     def _make(self, X: Float[Tensor, "n d k"], flag: Tensor) -> list[Launch]:
         """The launches after it."""
@@ -148,19 +139,19 @@ class Workspace:
         if self._B is not None:  # V^T = B^T X^T, into the lower half of L^T
             right, units, shares, V = self._B
             cut = cut_of(n, half, k, d, deep=True)
-            launches.append(pairs_times(shares, right, units, X.mT, None, cut))
+            launches.append(row_product_of(shares, right, units, X.mT, None, cut))
             launches += sum_of(V, shares)
             lower = {"L_ptr": self._L, "units_ptr": self._L_units, "V_ptr": V, "half": half, "d": d}
             lower |= {"wide_d": self._wide_d, "FOURS": fours(d), "WIDE": 1024}
-            launches.append(Launch(splits._split_lower, n * half, lower, num_warps=4))
+            launches.append(Launch(taking._split_lower, n * half, lower, num_warps=4))
         cut = cut_of(n, size, d, size)
         pairs = (self._L, self._L_units)
-        launches.append(pairs_times(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
+        launches.append(row_product_of(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
         launches += sum_of(self._M, self._M_shares)
         cut = cut_of(n, self._rows, d, k)
         known = size - self._rows
         pairs = (self._L[:, :, known:], self._L_units[:, known:])
-        launches.append(pairs_times(self._T, *pairs, X, None, cut))
+        launches.append(row_product_of(self._T, *pairs, X, None, cut))
         shared: dict[str, Any] = {
             "scales_ptr": self._scales,
             "units_ptr": self._L_units,
@@ -200,7 +191,7 @@ class Workspace:
         programs = n * triton.cdiv(size, 64) * triton.cdiv(k, 64)
         launches.append(Launch(kernels._combine, programs, last, num_warps=4))
         columns = (self._C_pairs[:, 0].mT, self._C_units, self._C.mT)
-        launches.append(split_of(*columns, self._C_pairs.stride(1), 32, 32))
+        launches.append(split_rows_of(*columns, self._C_pairs.stride(1), 32, 32))
         tile = APPLY
         applied = {**shared, "X_ptr": X, "L_ptr": self._L, **layout_of(X)}
         applied |= dict(zip(("x_n", "x_row", "x_column"), X.stride(), strict=True))
@@ -208,7 +199,7 @@ class Workspace:
         applied |= {"HIGH": tile.high, "WIDE": tile.wide}
         applied["DEPTH"] = tile.depth if size % tile.depth == 0 else 32
         programs = n * triton.cdiv(d, tile.high) * triton.cdiv(k, tile.wide)
-        launches.append(Launch(products._apply, programs, applied, **tile.options))
+        launches.append(Launch(kernels._apply, programs, applied, **tile.options))
         return launches
 
 

@@ -11,27 +11,12 @@ the large ones, of pairs of float16.
 import triton
 import triton.language as tl
 
+from ..multiply_parts._rows_triton import UNIT
 from ..multiply_parts._triton import dot_of_parts, halves
 from ..multiply_where._triton import tile_at, tile_product
 
-UNIT = tl.constexpr(2.0**-15)
-"""Of the parts of X and T, whose entries are at most 1."""
-
 UNIT_OF_P = tl.constexpr(2.0**-11)
 """Of those of the series, at most (e^4 - 1) / 4."""
-
-
-@triton.jit
-def _add_shares(out_ptr, shares_ptr, length, SHARES: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums of the shares (n, SHARES, length), always in the same order."""
-    blocks = tl.cdiv(length, BLOCK)
-    matrix = (tl.program_id(0) // blocks).to(tl.int64)
-    places = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    at = shares_ptr + matrix * SHARES * length + places
-    total = tl.zeros((BLOCK,), tl.float32)
-    for share in tl.static_range(SHARES):
-        total += tl.load(at + share * length, mask=places < length, other=0.0)
-    tl.store(out_ptr + matrix * length + places, total, mask=places < length)
 
 
 @triton.jit
@@ -265,3 +250,67 @@ def _combine(
         total *= UNIT * UNIT_OF_P * eta * (scales * units)
         at = C_ptr + (matrix * size + rows) * wide_k + columns
         tl.store(at, total, mask=(rows < size) & (columns < k))
+
+
+@triton.jit
+def _apply(
+    X_ptr,
+    L_ptr,
+    C_ptr,
+    C_units_ptr,
+    scales_ptr,
+    d,
+    k,
+    size,
+    wide_d,
+    wide_k,
+    x_n,
+    x_row,
+    x_column,
+    FOURS: tl.constexpr,
+    UPRIGHT: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """X + L C, unless the factors were not finite."""
+    if FOURS:
+        d, k, x_n = d // 4 * 4, k // 4 * 4, x_n // 4 * 4
+        if UPRIGHT:
+            x_column = x_column // 4 * 4
+        else:
+            x_row = x_row // 4 * 4
+    down, across = tl.cdiv(d, HIGH), tl.cdiv(k, WIDE)
+    matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
+    if tl.load(scales_ptr + matrix * (size + 1) + size) < float("inf"):
+        row, column = tile_at(tl.program_id(0) % (down * across), down, across)
+        row, column = row.to(tl.int64) * HIGH, column.to(tl.int64) * WIDE
+        inner = tl.arange(0, DEPTH)
+        rows, columns = tl.arange(0, HIGH)[:, None], tl.arange(0, WIDE)[None, :]
+        # Where a tile begins takes 64 bits, the way to its entries 32, which saves registers.
+        L_ptr += matrix * 2 * size * wide_d + row
+        C_ptr += matrix * 2 * size * wide_k + column
+        at_l, at_c = (
+            L_ptr + (inner[None, :] * wide_d + rows),
+            C_ptr + (inner[:, None] * wide_k + columns),
+        )
+        above, before = row + rows < wide_d, column + columns < wide_k
+        total = tl.zeros((HIGH, WIDE), tl.float32)
+        for _ in range(0, size, DEPTH):
+            L, C = tl.load(at_l, mask=above, other=0.0), tl.load(at_c, mask=before, other=0.0)
+            L_rest = tl.load(at_l + size * wide_d, mask=above, other=0.0)
+            C_rest = tl.load(at_c + size * wide_k, mask=before, other=0.0)
+            total += dot_of_parts(L, L_rest, C, C_rest, tl.zeros((HIGH, WIDE), tl.float32))
+            at_l += DEPTH * wide_d
+            at_c += DEPTH * wide_k
+        C_units_ptr += matrix * wide_k + column
+        total *= tl.load(C_units_ptr + columns, mask=before, other=0.0)
+        X_ptr += matrix * x_n + row * x_row + column * x_column
+        # In two halves, for which the registers suffice.
+        parts = tl.permute(tl.reshape(total, (HIGH, 2, WIDE // 2)), (0, 2, 1)).split()
+        columns = tl.arange(0, WIDE // 2)[None, :]
+        for half in tl.static_range(2):
+            across_x = columns + half * (WIDE // 2)
+            at = X_ptr + (rows * x_row + across_x * x_column)
+            present = (row + rows < d) & (column + across_x < k)
+            tl.store(at, tl.load(at, mask=present, other=0.0) + parts[half], mask=present)

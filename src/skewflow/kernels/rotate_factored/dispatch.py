@@ -17,7 +17,7 @@ from .cpu import rotate_factored_
 from .reference import LONGEST, generator_of, rotate_factored
 
 if TYPE_CHECKING:  # Triton is imported on use
-    from ._launches_triton import Workspace
+    from ._launches_triton import FactoredWorkspace
 
 BREAK_EVEN = {"cpu": (0.25, 0.5), "cuda": (0.25, 0.5)}
 """Largest r / k at which the factored step costs less than the dense one, where 2k >= d and where
@@ -38,8 +38,8 @@ class FactoredStep:
     """The step, and the memory it needs on CUDA, which serves all weights of one shape in turn."""
 
     def __init__(self) -> None:
-        self._workspaces: dict[tuple[object, ...], Workspace] = {}
-        self._captured: set[Workspace] = set()
+        self._workspaces: dict[tuple[object, ...], FactoredWorkspace] = {}
+        self._captured: set[FactoredWorkspace] = set()
         self._calls = self._looks = 0
 
     def __call__(
@@ -113,9 +113,9 @@ class FactoredStep:
         kind = (X.shape, X.device, has_v, has_ax)
         workspace = self._workspaces.get(kind)
         if workspace is None or not workspace.fits(rank):
-            from ._launches_triton import Workspace
+            from ._launches_triton import FactoredWorkspace
 
-            workspace = Workspace(X, rank, has_v=has_v, has_ax=has_ax)
+            workspace = FactoredWorkspace(X, rank, has_v=has_v, has_ax=has_ax)
             self._workspaces[kind] = workspace
         if is_capturing():  # the graph knows the memory by its address
             self._captured.add(workspace)

@@ -14,18 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._runtime._device_triton import choose, is_live, load_direction, load_scale, store_finite
 from .._runtime._launch_triton import Launch, num_multiprocessors
-from ..permutation._triton import (
-    choose,
-    find_partners,
-    find_round,
-    is_live,
-    load_direction,
-    load_key,
-    load_scale,
-    match_columns,
-    store_finite,
-)
+from ..permutation._triton import find_partners, find_round, load_key, match_columns
 from ._turn_triton import turn
 from .dispatch import LONGEST_TRITON_COLUMN
 

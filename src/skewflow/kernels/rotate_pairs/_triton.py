@@ -15,20 +15,18 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .._runtime._launch_triton import Launch, Launches, starts_early
-from .._runtime._operands_triton import Operands, common_arguments, scale_of
-from ..permutation._triton import (
+from .._runtime._device_triton import (
     choose,
     find_direction,
-    find_pairs,
-    find_round,
     is_live,
     load_direction,
-    load_key,
     load_momentum,
     load_scale,
     store_finite,
 )
+from .._runtime._launch_triton import Launch, Launches, starts_early
+from .._runtime._operands_triton import Operands, common_arguments, scale_of
+from ..permutation._triton import find_pairs, find_round, load_key
 from ..row_moments._triton import moment_launches
 from ..update import Update
 from ._columns_triton import column_launches

@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from ..permutation._triton import raise_flag
+from .._runtime._device_triton import raise_flag
 
 
 @triton.jit

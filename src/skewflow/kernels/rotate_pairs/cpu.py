@@ -16,23 +16,25 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
-from .._runtime.numba_loops import Loops, fast
-from ..permutation.cpu import (
-    LARGEST_TURN,
+from .._runtime.memory_cpu import (
     PREFETCH_UP_TO,
     addresses,
-    advance,
-    as_array,
-    divisor,
-    fill_direction,
-    fill_matching,
-    make_plan,
     mark_written,
     memories,
     pick,
     prefetch,
     strides,
 )
+from .._runtime.numba_loops import Loops, fast
+from .._runtime.update_cpu import (
+    LARGEST_TURN,
+    advance,
+    as_array,
+    divisor,
+    fill_direction,
+    loop_numbers,
+)
+from ..permutation.cpu import fill_matching
 from ..update import Update
 
 SEGMENT = 256
@@ -73,7 +75,7 @@ def step_pairs_(
     columns = X.stride(-1) != 1 and X.stride(-2) == 1
     Xc, Gc = _in_layout(X, columns), _in_layout(G.to(X.dtype), columns)
     Mc = None if M is None else _in_layout(M, columns)
-    plan = make_plan(update, M is not None, X.dtype, X.shape[1], 2)
+    plan = loop_numbers(update, M is not None, X.dtype, X.shape[1], 2)
     turn = _turn_columns if columns else _turn_rows
     w = as_array(moments)
     turn(X.numel(), addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), int(step), plan, w)

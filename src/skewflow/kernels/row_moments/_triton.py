@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
+from .._runtime._device_triton import choose, is_live, load_step
 from .._runtime._launch_triton import Launch
 from .._runtime._operands_triton import Operands
-from ..permutation._triton import choose, is_live, load_step
 
 
 @triton.jit(do_not_specialize=["done", "since"])

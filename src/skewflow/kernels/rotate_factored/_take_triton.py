@@ -9,63 +9,8 @@ shares. `split` of the reference shows it.
 import triton
 import triton.language as tl
 
+from ..multiply_parts._rows_triton import largest, magnitude, scale_and_unit, split_rows
 from ..multiply_parts._triton import halves
-
-
-@triton.jit
-def _magnitude(x):
-    """The bits of numbers without their signs, which are ordered as the numbers are."""
-    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-
-
-@triton.jit
-def _scale_and_unit(most):
-    """Powers of two, each one over the other, by the bits of the largest entry of each row.
-
-    The first brings that entry between 2^14 and 2^15, unless the unit would not be a normal number.
-    The unit of a row with NaN or infinity is NaN.
-    """
-    exponent = tl.maximum(tl.max(most, axis=1) >> 23, 15)
-    scale = ((268 - exponent) << 23).to(tl.float32, bitcast=True)[:, None]
-    unit = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
-    return scale, tl.where(exponent == 255, float("nan"), unit)
-
-
-@triton.jit
-def _largest(at, inside, stride, length, ROWS: tl.constexpr, WIDE: tl.constexpr):
-    """The largest magnitudes of rows, of which `WIDE` are left in each."""
-    most = tl.zeros((ROWS, WIDE), tl.int32)
-    for first in range(0, length, WIDE):
-        inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
-        x = tl.load(at + inner * stride, mask=inside & (inner < length), other=0.0)
-        most = tl.maximum(most, _magnitude(x))
-    return most
-
-
-@triton.jit
-def _split_rows(
-    at,
-    inside,
-    stride,
-    length,
-    at_high,
-    at_low,
-    stride_out,
-    ROWS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Write the parts of rows, the largest entry of each between 2^14 and 2^15; returns the units.
-
-    `at` (ROWS, 1) are the addresses of the rows; those that are not `inside` are zeros.
-    """
-    scale, unit = _scale_and_unit(_largest(at, inside, stride, length, ROWS, WIDE))
-    for first in range(0, length, WIDE):
-        inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
-        x = tl.load(at + inner * stride, mask=inside & (inner < length), other=0.0)
-        high, low = halves(x * scale)
-        tl.store(at_high + inner * stride_out, high, mask=inner < length)
-        tl.store(at_low + inner * stride_out, low, mask=inner < length)
-    return unit
 
 
 @triton.jit
@@ -95,11 +40,11 @@ def _split_rest(
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """`_split_rows` of what `rest_of` leaves of rows of V^T, given those of A^T.
+    """`split_rows` of what `rest_of` leaves of rows of V^T, given those of A^T.
 
     These are taken times `scale_a`, or as the pairs that they are. So no square leaves the range.
     """
-    scale, unit = _scale_and_unit(_largest(at, inside, stride, length, ROWS, WIDE))
+    scale, unit = scale_and_unit(largest(at, inside, stride, length, ROWS, WIDE))
     common = tl.zeros((ROWS, WIDE), tl.float32)
     square = tl.zeros((ROWS, WIDE), tl.float32)
     for first in range(0, length, WIDE):
@@ -118,8 +63,8 @@ def _split_rest(
         present = inside & (inner < length)
         v = tl.load(at + inner * stride, mask=present, other=0.0)
         a = _scaled(at_a + inner * stride_a, low_a, scale_a, present, PAIRS)
-        most = tl.maximum(most, _magnitude(v - share * a))
-    scale, unit = _scale_and_unit(most)
+        most = tl.maximum(most, magnitude(v - share * a))
+    scale, unit = scale_and_unit(most)
     for first in range(0, length, WIDE):
         inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
         present = inside & (inner < length)
@@ -184,7 +129,7 @@ def _take(
         at = A_ptr + matrix * stride_a[0] + down * stride_a[2]
         high = L_ptr + down * wide_d
         low = high + 2 * half * wide_d
-        unit = _split_rows(at, inside, stride_a[1], d, high, low, 1, ROWS, WIDE)
+        unit = split_rows(at, inside, stride_a[1], d, high, low, 1, ROWS, WIDE)
         tl.store(units_ptr + rows, unit)
         if HAS_AX:
             at = AX_ptr + matrix * stride_ax[0] + down * stride_ax[1]
@@ -199,7 +144,7 @@ def _take(
         high = L_ptr + (half + down) * wide_d
         low = high + 2 * half * wide_d
         at_a = A_ptr + matrix * stride_a[0] + down * stride_a[2]
-        scale, _ = _scale_and_unit(_largest(at_a, inside, stride_a[1], d, ROWS, WIDE))
+        scale, _ = scale_and_unit(largest(at_a, inside, stride_a[1], d, ROWS, WIDE))
         unit = _split_rest(
             at, at_a, inside, stride_v[1], stride_a[1], 0, scale, d, high, low, False, ROWS, WIDE
         )
@@ -222,40 +167,8 @@ def _take(
         at = B_ptr + matrix * stride_b[0] + down * stride_b[2]
         high = right_ptr + (matrix * 2 * half + down) * wide_k
         low = high + half * wide_k
-        unit = _split_rows(at, inside, stride_b[1], k, high, low, 1, ROWS, WIDE)
+        unit = split_rows(at, inside, stride_b[1], k, high, low, 1, ROWS, WIDE)
         tl.store(right_units_ptr + matrix * half + rows, unit)
-
-
-@triton.jit
-def _split(
-    out_ptr,
-    units_ptr,
-    given_ptr,
-    rows,
-    length,
-    low,
-    out_n,
-    out_row,
-    out_inner,
-    units_n,
-    given_n,
-    given_row,
-    given_inner,
-    FOURS: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Split the rows of a matrix; `low` is the way from the higher to the lower parts."""
-    if FOURS:
-        length, given_row, given_n = length // 4 * 4, given_row // 4 * 4, given_n // 4 * 4
-    tiles = rows // ROWS
-    matrix = (tl.program_id(0) // tiles).to(tl.int64)
-    here = (tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    down = here[:, None]
-    at = given_ptr + matrix * given_n + down * given_row
-    high = out_ptr + matrix * out_n + down * out_row
-    unit = _split_rows(at, down >= 0, given_inner, length, high, high + low, out_inner, ROWS, WIDE)
-    tl.store(units_ptr + matrix * units_n + here, unit)
 
 
 @triton.jit
