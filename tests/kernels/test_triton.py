@@ -13,6 +13,7 @@ from skewflow.kernels.rotate_pairs.reference import step_pairs
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
+from skewflow.kernels._runtime import _launch_triton  # noqa: E402
 from skewflow.kernels._runtime._launch_triton import Launch  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
 from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
@@ -217,7 +218,7 @@ def test_a_launch_repeats_its_addresses_with_new_numbers():
 
 
 def test_a_single_launch_of_a_known_kernel_runs_on_the_current_stream(monkeypatch):
-    monkeypatch.setattr(_triton, "stream_of", lambda device: 9)
+    monkeypatch.setattr(_launch_triton, "stream_of", lambda device: 9)
     kernel, X = Compiled("X_ptr"), torch.zeros(3)
     for _ in range(2):  # Triton itself launches what it compiles
         Launch(kernel, 7, {"X_ptr": X}).once()
