@@ -9,6 +9,7 @@ import torch
 
 from helpers import assert_close, randn, random_stiefel
 from skewflow.geometry import orthogonality_error
+from skewflow.kernels._runtime import numba_loops
 from skewflow.kernels._runtime.update_cpu import as_word
 from skewflow.kernels.permutation.cpu import fill_matching, fill_order
 from skewflow.kernels.permutation.reference import matching_at, order_at
@@ -162,19 +163,17 @@ def test_a_gradient_of_another_layout_is_read_as_it_is(s, generator):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("s", [None, 8, 70])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_bits_do_not_depend_on_the_number_of_threads(dtype, s, layout, generator):
+def test_bits_do_not_depend_on_the_number_of_threads(dtype, s, layout, generator, monkeypatch):
+    monkeypatch.setattr(numba_loops, "GRAIN", 1)  # else matrices of this size take one thread
     update = UPDATES["momentum"]
     X, G, M = problem(2, 300, 290, dtype, generator, layout, momentum=True)
-    copies, most = [], numba.get_num_threads()
-    try:
-        for num_threads in sorted({1, min(2, most), most}):
-            numba.set_num_threads(num_threads)
-            Xc, Mc = laid_out(X.clone(), layout), laid_out(M.clone(), layout)
-            for time in range(3):
-                step_(Xc, G, Mc, torch.tensor(time), update, s)
-            copies.append((Xc, Mc))
-    finally:
-        numba.set_num_threads(most)
+    copies, most = [], numba.config.NUMBA_NUM_THREADS
+    for num_threads in sorted({1, min(2, most), most}):
+        torch.set_num_threads(num_threads)
+        Xc, Mc = laid_out(X.clone(), layout), laid_out(M.clone(), layout)
+        for time in range(3):
+            step_(Xc, G, Mc, torch.tensor(time), update, s)
+        copies.append((Xc, Mc))
     for Xc, Mc in copies:
         assert torch.equal(Xc, copies[0][0]) and torch.equal(Mc, copies[0][1])
     assert not torch.equal(copies[0][0], X)

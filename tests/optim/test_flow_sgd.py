@@ -435,6 +435,36 @@ def test_a_gradient_whose_products_overflow_raises_and_changes_nothing(block_siz
     assert not any(s["momentum_buffer"].any() for s in optimizer.state.values())
 
 
+@pytest.mark.parametrize("block_size", [2, 5, "dense"])
+@pytest.mark.parametrize("retraction", ["exp", "cayley"])
+def test_an_angle_above_the_largest_number_leaves_the_weight_orthogonal(
+    retraction, block_size, generator
+):
+    p = weight((12, 12), generator, torch.float64)
+    p.grad = 1e99 * randn(12, 12, generator=generator)
+    FlowSGD([p], lr=1e300, block_size=block_size, retraction=retraction).step()
+    assert orthogonality_error(p.detach()) < 1e-12
+
+
+@pytest.mark.parametrize("shape", [(257, 129), (64, 64), (300, 700)], ids=str)
+@pytest.mark.parametrize("block_size", [2, 8])
+def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
+    shape, block_size, generator
+):
+    W = orthogonal_(torch.empty(shape, dtype=torch.bfloat16), generator=generator)
+    G = randn(*shape, generator=generator).to(W.dtype)
+    before, masters = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        p = nn.Parameter(W.clone())
+        p.grad = G
+        optimizer = FlowSGD([p], lr=0.1, block_size=block_size)
+        optimizer.step()
+        masters.append(optimizer.state[p]["master"])
+    torch.set_num_threads(before)
+    assert torch.equal(*masters)
+
+
 @pytest.mark.parametrize("lr", [1e-6, 1.0, 1e3, 1e8, 1e30, 1e300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
