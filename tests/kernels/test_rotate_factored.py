@@ -13,7 +13,7 @@ from skewflow.kernels.rotate_factored.cpu import rotate_factored_
 from skewflow.kernels.rotate_factored.dispatch import FactoredStep
 from skewflow.kernels.rotate_factored.reference import (
     LONGEST,
-    generator_of,
+    factored_generator,
     longest_for,
     num_rounds,
     rest_of,
@@ -47,7 +47,7 @@ def factors(n, d, k, r, generator, dtype=torch.float64):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_reference_is_the_exponential_of_the_generator(shape, length, known, generator):
     X, A, B = factors(*shape, generator)
-    ours = generator_of(A, X @ B)
+    ours = factored_generator(A, X @ B)
     eta = length / ours.norm
     Y = rotate_factored(X, ours, eta, A.mT @ X if known else None)
     for X_b, A_b, B_b, Y_b, eta_b in zip(X, A, B, Y, eta, strict=True):
@@ -57,7 +57,7 @@ def test_the_reference_is_the_exponential_of_the_generator(shape, length, known,
 def test_the_norm_of_the_generator_is_bounded(generator):
     X, A, B = factors(2, 60, 20, 7, generator)
     norm = torch.linalg.matrix_norm(omega(X, A @ B.mT), 2)
-    bound = generator_of(A, X @ B).norm
+    bound = factored_generator(A, X @ B).norm
     assert (norm <= bound).all() and (bound <= 8 * norm).all()
 
 
@@ -76,7 +76,7 @@ def test_the_kernels_take_the_step_of_the_reference(shape, known, generator, dev
     if shape[1] == shape[2]:
         X = X.mT.contiguous().mT  # as a wide weight is seen
     V, AX = X @ B, A.mT @ X
-    ours = generator_of(A, V)
+    ours = factored_generator(A, V)
     has = {"has_v": "V" in known, "has_ax": "AX" in known}
     workspace = FactoredWorkspace(X.to(device), shape[-1], **has)
     given = (V.to(device) if has["has_v"] else None, AX.to(device) if has["has_ax"] else None)
@@ -115,7 +115,7 @@ def test_what_a_column_has_of_the_other_is_taken_off(dtype, generator):
 def test_the_bound_of_the_generator_is_short_near_a_stationary_point(shape, generator):
     X, A, B = near_stationary(*shape, 1e-3, generator, torch.float64)
     norm = torch.linalg.matrix_norm(omega(X, A @ B.mT), 2)
-    bound = generator_of(A, X @ B).norm
+    bound = factored_generator(A, X @ B).norm
     assert (norm <= bound).all() and (bound <= 4 * norm).all()
     assert (norm < 0.05 * torch.linalg.matrix_norm(A @ B.mT, 2)).all()
 
@@ -139,7 +139,7 @@ def test_steps_near_a_stationary_point_are_as_long_as_they_should_be(
     workspace = FactoredWorkspace(Y, shape[-1], **has)
     assert workspace(Y, *on_device[:2], lr, *on_device[2:], 0, 1e-5).all()
     assert orthogonality_error(Y.cpu()).max() / shape[2] ** 0.5 < 1e-6
-    ours = generator_of(A, V)
+    ours = factored_generator(A, V)
     Z = rotate_factored(X, ours, torch.full_like(ours.norm, -lr))
     # The rounding of V is relative to all of it.
     allowed = 3e-7 * max(10.0, float(factors.max()))
@@ -238,7 +238,7 @@ def test_ranks_of_one_workspace_may_differ(generator, device):
     workspace = FactoredWorkspace(X, 12, has_v=True, has_ax=True)
     for r in (12, 9, 1, 12):
         a, b = A[..., :r], B[..., :r]
-        ours = generator_of(a, X @ b)
+        ours = factored_generator(a, X @ b)
         lr, Y = float(0.3 / ours.norm), X.clone()
         workspace(Y, a, b, lr, X @ b, a.mT @ X, 0, 1e-5)
         expected = rotate_factored(X, ours, torch.full_like(ours.norm, -lr))
@@ -252,7 +252,7 @@ def test_factors_of_zeros_move_nothing(generator, device):
     assert workspace(Y, torch.zeros_like(A), B, 0.1, None, None, 0, 1e-5).all()
     assert torch.equal(X, Y)
     workspace(Y, A, B, 0.01, None, None, 0, 1e-5)
-    ours = generator_of(A, X @ B)
+    ours = factored_generator(A, X @ B)
     expected = rotate_factored(X, ours, torch.full_like(ours.norm, -0.01))
     assert_close("Y", expected.cpu(), Y.cpu(), torch.float32)
 
@@ -260,7 +260,7 @@ def test_factors_of_zeros_move_nothing(generator, device):
 @pytest.mark.parametrize("known", [False, True])
 def test_factors_of_different_lengths_are_balanced(known, generator, device):
     X, A, B = factors(1, 40, 40, 4, generator, torch.float32)
-    ours = generator_of(A, X @ B)
+    ours = factored_generator(A, X @ B)
     lr = float(0.5 / ours.norm)
     expected = rotate_factored(X, ours, torch.full_like(ours.norm, -lr))
     scale = torch.tensor([1e-15, 1e-12, 1e12, 1e15])  # squares have ratios of 1e60

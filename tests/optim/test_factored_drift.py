@@ -6,7 +6,7 @@ from torch import nn
 
 from helpers import randn
 from skewflow.geometry import orthogonality_error
-from skewflow.kernels.rotate_factored.reference import generator_of
+from skewflow.kernels.rotate_factored.reference import factored_generator
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowSGD
 
@@ -54,7 +54,7 @@ def test_thousands_of_long_factored_steps_stay_on_the_manifold(
 ):
     p = weight((64, 32), generator)
     A, B = factors(p, rank, generator)
-    lr = length / float(generator_of(A[None], (p.detach() @ B)[None]).norm)
+    lr = length / float(factored_generator(A[None], (p.detach() @ B)[None]).norm)
     optimizer, worst = FlowSGD([p], lr=lr, momentum=momentum, block_size="dense"), 0.0
     for step in range(3000):
         if not fixed:

@@ -11,7 +11,7 @@ from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry import orthogonality_error
 from skewflow.kernels.polish.reference import polish_
 from skewflow.kernels.rotate_factored.dispatch import FactoredStep
-from skewflow.kernels.rotate_factored.reference import generator_of
+from skewflow.kernels.rotate_factored.reference import factored_generator
 from skewflow.nn import OrthogonalLinear, orthogonal_
 from skewflow.optim import FactoredGradient, FlowSGD, capture_factors
 
@@ -30,7 +30,7 @@ def test_a_step_is_that_of_float64_on_the_cpu_and_stays_orthogonal(shape, known,
     A = (randn(1, d, r, generator=generator, dtype=torch.float32) / d**0.5).cuda()
     B = (randn(1, k, r, generator=generator, dtype=torch.float32) / r**0.5).cuda()
     V, AX = (X.double() @ B.double()).float(), (A.double().mT @ X.double()).float()
-    norm, step = float(generator_of(A, V).norm), FactoredStep()
+    norm, step = float(factored_generator(A, V).norm), FactoredStep()
     for length in (1e-6, 0.01, 0.3, 3.9, 1e3, 1e30):
         Y, lr = X.clone(), length / norm
         assert step(Y, A, B, lr, *((V, AX) if known else ())).all()

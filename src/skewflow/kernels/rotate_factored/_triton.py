@@ -1,9 +1,9 @@
 r"""`rotate_factored` on CUDA: a fixed list of launches, whose lengths the device decides.
 
-The factors lie in memory as rows of $L^\top$, as `_split_triton` leaves them. Balancing them is put
+The factors lie in memory as rows of $L^\top$, as `_take_triton` leaves them. Balancing them is put
 off: the products take them as they are, and `_balance` scales the small results, to the trace 1 of
-M. Products of small matrices are of TF32 triples, as exact as float32; `_products_triton` has
-the large ones, of pairs of float16.
+M. Products of small matrices are of TF32 triples, as exact as float32. The large ones are of float16
+parts: see `multiply_parts/_rows_triton.py`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"

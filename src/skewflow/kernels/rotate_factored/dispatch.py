@@ -14,7 +14,7 @@ from ...geometry.precision import full_precision, is_exact
 from .._runtime.graphs import is_capturing
 from ..exact_exponential import exponential_step
 from .cpu import rotate_factored_
-from .reference import LONGEST, generator_of, rotate_factored
+from .reference import LONGEST, factored_generator, rotate_factored
 
 if TYPE_CHECKING:  # Triton is imported on use
     from ._launches_triton import FactoredWorkspace
@@ -82,7 +82,7 @@ class FactoredStep:
             on_host = n == 1 and X.device.type == "cpu"
             if on_host and rotate_factored_(Y, A, B, -lr, V, AX):
                 return torch.ones(n, dtype=torch.bool, device=X.device)
-            omega = generator_of(A, Y @ B if V is None else V)
+            omega = factored_generator(A, Y @ B if V is None else V)
             most = torch.finfo(X.dtype).max  # a rate above it is none of that dtype
             if lr > most or lr * float(omega.norm.max()) > LONGEST:
                 X.copy_(exponential_step(X, (A @ B.mT).view(X.shape), lr))

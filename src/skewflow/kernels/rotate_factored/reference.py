@@ -16,7 +16,7 @@ LEFT_OUT = {torch.float32: 2.0**-27, torch.float64: 2.0**-56}
 """What the series may leave out, relative to the length of the step."""
 
 
-class Generator(NamedTuple):
+class FactoredGenerator(NamedTuple):
     r"""$\Omega = LJL^\top$ with $L = [As\;\,V/s]$, whose pairs of columns are equally long.
 
     So L is as short as $\Omega$ lets it be, V being what `rest_of` leaves of it. A pair with a
@@ -35,7 +35,7 @@ class Generator(NamedTuple):
     norm: Float[Tensor, "*n"]
 
 
-def generator_of(A: Float[Tensor, "*n d r"], V: Float[Tensor, "*n d r"]) -> Generator:
+def factored_generator(A: Float[Tensor, "*n d r"], V: Float[Tensor, "*n d r"]) -> FactoredGenerator:
     """The generator of two factors."""
     V = rest_of(V, A)
     u, v = (torch.linalg.vector_norm(F, dim=-2, keepdim=True, dtype=torch.float64) for F in (A, V))
@@ -46,7 +46,7 @@ def generator_of(A: Float[Tensor, "*n d r"], V: Float[Tensor, "*n d r"]) -> Gene
     size = torch.linalg.vector_norm(M, dim=(-2, -1), keepdim=True, dtype=torch.float64)
     N = M / torch.where(size > 0, size, 1).to(M.dtype)  # its square does not overflow
     squared = torch.linalg.vector_norm(N @ N, dim=(-2, -1), dtype=torch.float64)
-    return Generator(L, s, M, size[..., 0, 0] * squared.sqrt())
+    return FactoredGenerator(L, s, M, size[..., 0, 0] * squared.sqrt())
 
 
 def rest_of(V: Float[Tensor, "*n d r"], A: Float[Tensor, "*n d r"]) -> Float[Tensor, "*n d r"]:
@@ -62,7 +62,7 @@ def rest_of(V: Float[Tensor, "*n d r"], A: Float[Tensor, "*n d r"]) -> Float[Ten
 
 def rotate_factored(
     X: Float[Tensor, "*n d k"],
-    omega: Generator,
+    omega: FactoredGenerator,
     eta: Float[Tensor, "*n"],
     AX: Float[Tensor, "*n r k"] | None = None,
 ) -> Float[Tensor, "*n d k"]:
@@ -75,7 +75,7 @@ def rotate_factored(
 
     Args:
         X: Points, or one without the first dimension, whose products are faster on a CPU.
-        omega: From `generator_of`.
+        omega: From `factored_generator`.
         eta: At most `LONGEST` over the norm of the generator, in float64.
         AX: $A^\top X$, where it is known.
     """
