@@ -2,7 +2,7 @@ r"""`rotate_factored` on CUDA: a fixed list of launches, whose lengths the devic
 
 The factors lie in memory as rows of $L^\top$, as `_take_triton` leaves them. Balancing them is put
 off: the products take them as they are, and `_balance` scales the small results, to the trace 1 of
-M. Products of small matrices are of TF32 triples, as exact as float32. The large ones are of float16
+M. Products of small matrices are of TF32 triples, as exact as float32. Large ones are of float16
 parts: see `multiply_parts/_rows_triton.py`.
 """
 
