@@ -4,14 +4,12 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
+from executor_cases import context, members, settings
 from helpers import assert_close, randn
 from skewflow.errors import NonFiniteGradientError
-from skewflow.geometry.matrices import MatrixView
 from skewflow.kernels.exact_polar import has_small_kernel, polar_step
 from skewflow.kernels.update import Update, direction
-from skewflow.nn import orthogonal_
-from skewflow.optim.executors.fused_launches import Bucket
-from skewflow.optim.weight import Weight
+from skewflow.optim.executors.fused_launches import FusedLaunches
 
 pytest.importorskip("triton")
 
@@ -19,31 +17,31 @@ SHAPES = [(9, 4), (4, 9), (2, 9, 4), (5, 3, 2, 2)]
 
 
 class Trained:
-    """Three weights of one shape in a bucket, as a plan makes it."""
+    """Three weights of one shape in an executor, as a plan makes it."""
 
     def __init__(self, shape, generator, device, monkeypatch, *, skip=False, low=None):
         if device == "cpu":  # which has no pinned memory
             zeros = torch.zeros
             monkeypatch.setattr(torch, "zeros", lambda *a, pin_memory=False, **k: zeros(*a, **k))
-        self.generator, self.weights, self.states = generator, [], []
-        for n in range(3):
-            p = orthogonal_(torch.empty(shape), generator=generator).to(device, low)
-            weight, state = Weight(p, f"weight {n}", MatrixView.of(p), 2 * n), {}
-            state["momentum_buffer"] = torch.zeros_like(weight.points(state))
-            state["skipped"] = torch.zeros((), dtype=torch.int64, device=device)
-            self.weights.append(weight)
-            self.states.append(state)
-        count = torch.zeros((), dtype=torch.int64, device=device)
-        self.bucket = Bucket(
-            self.weights, self.states, "dense", count, skip=skip, moments=False
-        )  # fmt: skip
+        self.generator = generator
+        options = {"block_size": "dense", "retraction": "polar", "device": device, "dtype": low}
+        found = members([shape] * 3, generator, **options)
+        for member in found:
+            points = member.weight.points(member.state)
+            member.state["momentum_buffer"] = torch.zeros_like(points)
+        self.weights = [member.weight for member in found]
+        self.states = [member.state for member in found]
+        self.settings = settings(Update(lr=0.1, momentum=0.9), skip=skip)
+        self.executor = FusedLaunches(found, self.settings)
 
     def fill_gradients(self):
         for weight in self.weights:
             weight.p.grad = randn(*weight.p.shape, generator=self.generator).to(weight.p)
 
     def step(self, **numbers):
-        self.bucket.step(Update(momentum=0.9, **numbers), 0, capturing=False, replays=False)
+        grads = [weight.p.grad for weight in self.weights]
+        update = Update(momentum=0.9, **numbers)
+        self.executor.step(context(grads, update, self.settings.shared))
 
     def points(self):
         return [
@@ -94,8 +92,8 @@ def test_what_is_not_finite_is_raised_by_a_later_step(shape, bad, generator, dev
         False, True, False,
     ]  # fmt: skip
     with pytest.raises(NonFiniteGradientError, match="gradient of weight 1 must be finite"):
-        trained.bucket.complain()
-    trained.bucket.complain()  # once
+        trained.executor.complain()
+    trained.executor.complain()  # once
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
@@ -113,7 +111,7 @@ def test_what_is_not_finite_is_left_out_and_counted(bad, generator, device, monk
     assert same == [False, True, False]
     assert [int(state["skipped"]) for state in trained.states] == [0, 2, 0]
     assert not trained.states[1]["momentum_buffer"].any()
-    trained.bucket.complain()
+    trained.executor.complain()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from helpers import randn
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim.auto import MOST_OPERATIONS, auto_choice
-from skewflow.optim.executors.dense_matrix import Single
-from skewflow.optim.options import exact_retraction
+from skewflow.optim.auto import MOST_OPERATIONS, auto_choice, exact_retraction
+from skewflow.optim.executors.dense_matrix import DenseMatrix
 from skewflow.samplers import HeavyMatchings, Uniform
 
 
@@ -43,8 +42,8 @@ def test_small_weights_take_exact_steps_to_the_nearest_point(generator):
 
 def test_one_matrix_on_a_cpu_has_a_step_of_its_own(monkeypatch, generator):
     taken = []
-    step = Single.step
-    monkeypatch.setattr(Single, "step", lambda *args: taken.append(step(*args)))
+    step = DenseMatrix.step
+    monkeypatch.setattr(DenseMatrix, "step", lambda *args: taken.append(step(*args)))
     p, optimizer = made(20, generator, momentum=0.9)
     run(p, optimizer, 3, generator)
     assert len(taken) == 3

@@ -139,7 +139,8 @@ def test_a_graph_of_another_rank_than_the_momentum_is_refused(generator, monkeyp
     for r in (1, 2, 2):
         optimizer.step(factors={p: factors(p, r, generator)})
     before = copy.deepcopy(optimizer.state[p])
-    monkeypatch.setattr("skewflow.optim.executors.low_rank_momentum.is_capturing", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RuntimeError, match=r"got 1 after \[2, 2\]. Take factor_window - 1 = 2"):
         optimizer.step(factors={p: factors(p, 1, generator)})
     assert torch.equal(before["factors_a"], optimizer.state[p]["factors_a"])

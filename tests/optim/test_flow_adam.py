@@ -15,7 +15,6 @@ from skewflow.kernels.permutation import matching_at, order_at
 from skewflow.kernels.tangent import tangent_part
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim.weight import steps_taken
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 BETAS, EPS = (0.8, 0.95), 1e-4
@@ -264,7 +263,8 @@ def test_fused_steps_without_a_gradient_do_not_count(block_size, generator):
         if n == 9:
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
         optimizer.step()
-    counts = [steps_taken(optimizer.state[r], optimizer._clock.done) for r in (p, q)]
+    clock = optimizer._shared.clock
+    counts = [clock.taken(optimizer.state[r], r.device) for r in (p, q)]
     assert counts == [6, 10]
 
 

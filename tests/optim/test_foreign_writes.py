@@ -121,7 +121,7 @@ def test_the_guard_raises_where_a_write_was_not_noticed(block_size, value, gener
     optimizer = FlowSGD([p], lr=0.0, block_size=block_size, guard_every=4)
     with torch.no_grad():
         p.fill_(value)
-    optimizer._watch.note()  # as if nobody could have seen it
+    optimizer._writes.note()  # as if nobody could have seen it
     with pytest.raises(NotOnManifoldError, match=FAR):
         for _ in range(8):
             step(optimizer, generator)

@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from executor_cases import executor_of
 from helpers import randn
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry.matrices import MatrixView
-from skewflow.kernels._runtime.graphs import Graphs
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim.executors.dense_batch import Lot
-from skewflow.optim.weight import Weight
+from skewflow.optim.executors.dense_batch import DenseBatch
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -31,28 +30,25 @@ def test_weights_with_and_without_a_momentum_buffer_step_together(first, generat
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("shape", [(9, 4), (4, 9), (2, 9, 4)], ids=str)
 def test_a_weight_whose_direction_is_not_finite_stays_and_is_reported(shape, skip, generator):
-    weights, states = [], []
-    for n in range(3):
-        p = orthogonal_(torch.empty(shape), generator=generator)
-        weights.append(Weight(p, f"weight {n}", MatrixView.of(p), n))
-        states.append({"skipped": torch.zeros((), dtype=torch.int64)})
-    lot = Lot(weights, states, Graphs(p.device), skip=skip)
-    D = torch.cat([w.view(randn(*shape, generator=generator)) for w in weights])
+    batch = executor_of(DenseBatch, [shape] * 3, generator, block_size="dense", skip=skip)
+    states = [member.state for member in batch.members]
+    views = [member.weight.view for member in batch.members]
+    D = torch.cat([view(randn(*shape, generator=generator)) for view in views])
     D[len(D) // 3, 2, 1] = torch.inf  # of the second weight
-    finite = lot._usable(D)
+    finite = batch._usable(D)
     assert finite.tolist() == [True, False, True]
     X, Y = torch.zeros_like(D), torch.ones_like(D)
     Y[-1, 0, 0] = torch.nan  # a product of the third overflowed
-    moved = lot._reported(X, Y, finite)
+    moved = batch._reported(X, Y, finite)
     assert [part.unique().tolist() for part in moved.chunk(3)] == [[1.0], [1.0], [0.0]]
     assert [state["skipped"].item() for state in states] == [0, int(skip), int(skip)]
-    lot._seen.copy_(lot._bad)
+    batch._seen.copy_(batch._bad)
     if skip:
-        lot.complain()
+        batch.complain()
     else:
         with pytest.raises(NonFiniteGradientError, match="gradient of weight 1, weight 2 must be"):
-            lot.complain()
-        lot.complain()  # once
+            batch.complain()
+        batch.complain()  # once
 
 
 @pytest.mark.parametrize("flow", [FlowSGD, FlowAdam])

@@ -36,7 +36,7 @@ def test_steps_are_those_of_float64_on_the_cpu(shape, generator):
     torch.testing.assert_close(
         inverse.double().cpu(), theirs.state[q]["inverse_moment"], rtol=0, atol=1e-4
     )
-    (workspace,) = ours._factored._natural._workspaces.values()
+    (workspace,) = ours._shared.low_rank.natural._workspaces.values()
     (launches,) = workspace._rest.values()
     assert launches._graph is not None
     tall = p.detach() if shape[0] >= shape[1] else p.detach().mT

@@ -14,8 +14,8 @@ from torch._subclasses import FakeTensorMode
 from helpers import randn
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.optim.executors import dense_batch as lots
-from skewflow.optim.executors.graph_replay import WARM_UP, Replayed, has_graph
+from skewflow.optim.executors.dense_batch import DenseBatch
+from skewflow.optim.executors.graph_replay import WARM_UP, GraphReplay, has_graph
 
 
 class Played:
@@ -56,7 +56,7 @@ class Log:
 
 def test_gradients_that_stay_are_read_where_they_are():
     graphs, log = Played(), Log()
-    replayed, grads = Replayed(graphs), [torch.ones(1), torch.ones(1)]
+    replayed, grads = GraphReplay(graphs), [torch.ones(1), torch.ones(1)]
     told = []
     for step in range(5):
         grads[1].fill_(step)
@@ -69,7 +69,7 @@ def test_gradients_that_stay_are_read_where_they_are():
 
 def test_gradients_that_move_are_copied_from_then_on():
     graphs, log = Played(), Log()
-    replayed = Replayed(graphs)
+    replayed = GraphReplay(graphs)
     kept = [[torch.full((1,), 2.0 * s), torch.full((1,), 2.0 * s + 1)] for s in range(7)]
     for grads in kept:
         replayed(log, grads, 0.5, "fixed")
@@ -84,7 +84,7 @@ def test_gradients_that_move_are_copied_from_then_on():
 
 def test_a_learning_rate_is_written_when_it_changes(monkeypatch):
     graphs, log = Played(), Log()
-    replayed, grads = Replayed(graphs), [torch.ones(1)]
+    replayed, grads = GraphReplay(graphs), [torch.ones(1)]
     writes = []
     fill = torch.Tensor.fill_
     monkeypatch.setattr(torch.Tensor, "fill_", lambda t, x: (writes.append(x), fill(t, x))[1])
@@ -98,7 +98,7 @@ def test_a_learning_rate_is_written_when_it_changes(monkeypatch):
 
 def test_other_numbers_drop_the_graph_and_warm_up_again():
     graphs, log = Played(), Log()
-    replayed, grads = Replayed(graphs), [torch.ones(1)]
+    replayed, grads = GraphReplay(graphs), [torch.ones(1)]
     told = [replayed(log, grads, 0.1, fixed) for fixed in "aaaabbbbabab"]
     assert told == [False, False, True, True] * 2 + [False] * 4
     assert graphs.captures == 2 and len(log.values) == 12
@@ -106,7 +106,7 @@ def test_other_numbers_drop_the_graph_and_warm_up_again():
 
 def test_a_capture_that_fails_is_not_tried_again_and_the_step_is_taken():
     graphs, taken = Played(fails=True), []
-    replayed, grads = Replayed(graphs), [torch.ones(1)]
+    replayed, grads = GraphReplay(graphs), [torch.ones(1)]
     for _ in range(5):
         before = len(taken)
         assert not replayed(lambda G, lr: taken.append(lr.item()), grads, 0.1, "fixed")
@@ -120,16 +120,16 @@ SHAPES = [(9, 9), (9, 9), (9, 4), (9, 4), (3, 8, 8)]
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """Lots on the CPU take their steps as those on CUDA do, but for what is not finite."""
-    made = []
+    """Batches on the CPU take their steps as those on CUDA do, but for what is not finite."""
+    made, begin = [], DenseBatch.__init__
 
-    class Lot(lots.Lot):
-        def __init__(self, weights, states, graphs, *, skip):
-            super().__init__(weights, states, graphs, skip=skip)
+    def with_graph(self, members, settings):
+        begin(self, members, settings)
+        if settings.update.beta2 is None and self._retraction != "cayley":
             made.append(Played())
-            self._replayed = Replayed(made[-1])
+            self._replay = GraphReplay(made[-1])
 
-    monkeypatch.setattr("skewflow.optim.plan.Lot", Lot)
+    monkeypatch.setattr(DenseBatch, "__init__", with_graph)
     return made
 
 
@@ -218,7 +218,8 @@ def test_steps_that_need_the_host_are_never_captured(options, on_cpu, generator)
 
 def test_a_users_capture_gets_plain_steps(on_cpu, generator, monkeypatch):
     def capturing(optimizer, step):
-        monkeypatch.setattr(lots, "is_capturing", lambda: step in (1, 4, 5))
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: step in (1, 4, 5))
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         return optimizer
 
     stepped(8, generator, change=capturing)

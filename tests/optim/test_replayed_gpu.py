@@ -9,9 +9,8 @@ from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowSGD
-from skewflow.optim import plan as _plan
-from skewflow.optim.executors import graph_replay as _replayed
-from skewflow.optim.executors.graph_replay import WARM_UP, Replayed
+from skewflow.optim.executors import fused_launches, graph_replay
+from skewflow.optim.executors.graph_replay import WARM_UP, GraphReplay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -21,27 +20,27 @@ SHAPES = [(64, 64), (64, 64), (100, 37), (37, 100), (300, 20), (3, 20, 9), (16, 
 @pytest.fixture(autouse=True)
 def general(monkeypatch):
     """Small weights, too, are stepped as those are that have no kernel of their own."""
-    monkeypatch.setattr(_plan, "has_small_kernel", lambda *args: False)
+    monkeypatch.setattr(fused_launches, "has_small_kernel", lambda *args: False)
 
 
 @pytest.fixture
 def replays(monkeypatch):
     """For each step of a lot, whether it was replayed."""
-    told, call = [], Replayed.__call__
+    told, call = [], GraphReplay.__call__
 
     def noted(self, *args):
         told.append(call(self, *args))
         assert not self._failed
         return told[-1]
 
-    monkeypatch.setattr(Replayed, "__call__", noted)
+    monkeypatch.setattr(GraphReplay, "__call__", noted)
     return told
 
 
 @pytest.fixture
 def plain(monkeypatch):
     """Turns graphs off."""
-    return lambda: monkeypatch.setattr(_replayed, "LARGEST", 0)
+    return lambda: monkeypatch.setattr(graph_replay, "LARGEST", 0)
 
 
 def weights(shapes=SHAPES, dtype=torch.float32):

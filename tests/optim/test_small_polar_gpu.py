@@ -9,7 +9,7 @@ from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowSGD
-from skewflow.optim import plan as _plan
+from skewflow.optim.executors import fused_launches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -41,8 +41,8 @@ def fill_gradients(params, generator, size=1.0):
 
 def is_fused(optimizer):
     """All weights are stepped by the kernel."""
-    plans = optimizer._plans.values()
-    return all(plan.buckets and not plan.lots and not plan.rest for plan in plans)
+    executors = [e for plan in optimizer._plans.values() for e in plan.executors]
+    return all(type(executor) is fused_launches.FusedLaunches for executor in executors)
 
 
 def error(params):
@@ -111,7 +111,7 @@ def test_the_general_path_takes_the_same_steps(moving, monkeypatch):
     ends = []
     for fused in (True, False):
         if not fused:
-            monkeypatch.setattr(_plan, "has_small_kernel", lambda *args: False)
+            monkeypatch.setattr(fused_launches, "has_small_kernel", lambda *args: False)
         params = weights()
         optimizer = FlowSGD(params, lr=0.02, momentum=0.9, **OPTIONS)
         generator = torch.Generator().manual_seed(1)

@@ -1,7 +1,7 @@
-"""The choice behind "auto": exact steps where they are cheap, else blocks that cost little.
+"""The policy behind "auto": exact steps if they are cheap, else blocks that cost little.
 
-It depends on the shape and the kind of device alone, so that every run and every process chooses
-alike, and a learning rate means the same in all of them.
+It depends on the shape and the kind of device only, so that every run and every process chooses
+alike.
 """
 
 import json
@@ -9,25 +9,88 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
+from ..kernels._runtime.graphs import is_capturing
+from ..kernels.rotate_factored.dispatch import is_worth_it
 from ..samplers import Sampler
 from .options import own_block_size
 from .weight import Weight
 
+Retraction = Literal["exp", "cayley", "polar"]
+
 MOST_OPERATIONS = {"cpu": 2e9, "cuda": 1e11}
-"""Of an exact step: a square matrix of 630 rows on a CPU, of 2300 on CUDA. With an exact gradient
-blocks make (s - 1) / (d - 1) of its progress."""
+"""Most operations of an exact step that "auto" takes: a square matrix of 630 rows on a CPU, of 2300
+on CUDA. With an exact gradient blocks make (s - 1) / (d - 1) of the progress of such a step."""
 
 
-@cache
-def _table() -> dict[str, list[list[int]]]:
-    table: dict[str, list[list[int]]] = json.loads(
-        files(__package__).joinpath("auto_table.json").read_text()
-    )
-    return table
+@dataclass(frozen=True)
+class Choice:
+    """How one weight is stepped, and why.
+
+    Args:
+        size: Rows of a block, or "dense" for exact steps.
+        retraction: How an exact step is taken; blocks are turned as the group's options say.
+        why: A clause that follows the size in `explain`.
+    """
+
+    size: int | str
+    retraction: Retraction
+    why: str
+
+
+def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
+    """The step of one weight under the options of its group."""
+    size, sampler, d = group["block_size"], group["sampler"], weight.d
+    why = "the size of its group"
+    if isinstance(sampler, Sampler):
+        size = own_block_size(sampler) or (2 if size == "auto" else size)
+        why = f"drawn by {sampler!r}"
+    elif size == "auto":
+        return auto_choice(weight.view.matrices, weight.p.device, group)
+    retraction = exact_retraction(group, weight.p.device)
+    if isinstance(size, int) and size >= d:
+        return Choice("dense", retraction, f"since it has no more than {size} rows")
+    return Choice(size, retraction, why)
+
+
+def exact_retraction(group: Mapping[str, Any], device: torch.device) -> Retraction:
+    """How exact steps are taken: "auto" goes to the nearest point, in the fewest products.
+
+    On CUDA `FlowAdam` takes the exponential: its only exact steps there are those of matrices with
+    fewer rows than a block.
+    """
+    polar = group["block_size"] == "auto" and group["retraction"] == "exp"
+    polar = polar and ("betas" not in group or device.type == "cpu")
+    retraction: Retraction = group["retraction"]
+    return "polar" if polar else retraction
+
+
+def auto_choice(
+    matrices: tuple[int, int, int], device: torch.device, group: Mapping[str, Any]
+) -> Choice:
+    """What "auto" means for matrices (n, d, k) on a device.
+
+    Samplers draw blocks, Cayley's exact step solves a system, and on CUDA a graph cannot capture
+    the exact step of FlowAdam: these get blocks, whatever an exact step would cost.
+    """
+    n, d, k = matrices
+    size, retraction = auto_block_size(d, device), exact_retraction(group, device)
+    if size >= d:
+        return Choice("dense", retraction, f"since it has no more than {size} rows")
+    cheapest = "the largest size that costs at most twice SGD"
+    most = MOST_OPERATIONS.get(device.type)
+    blocks = group["sampler"] != "sweep" or group["retraction"] != "exp"
+    if blocks or most is None or ("betas" in group and device.type == "cuda"):
+        return Choice(size, retraction, cheapest)
+    operations = 8.0 * n * d * k * k  # of four products
+    if operations > most:
+        why = f"{cheapest}; an exact step takes {operations:.0e} operations"
+        return Choice(size, retraction, why)
+    return Choice("dense", retraction, f"which take only {operations:.0e} operations")
 
 
 def auto_block_size(d: int, device: torch.device) -> int:
@@ -44,54 +107,46 @@ def auto_block_size(d: int, device: torch.device) -> int:
     return rows[-1][1]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The block size of a weight, and the reason for it.
+@cache
+def _table() -> dict[str, list[list[int]]]:
+    table: dict[str, list[list[int]]] = json.loads(
+        files(__package__).joinpath("auto_table.json").read_text()
+    )
+    return table
 
-    Args:
-        size: Rows of a block, or "dense" for exact steps.
-        why: A clause that follows the size in `explain`.
+
+def multiplies_out(
+    weight: Weight,
+    group: Mapping[str, Any],
+    rank: int,
+    device: torch.device,
+    state: Mapping[str, Any],
+) -> bool:
+    """Whether factors of a gradient are multiplied out, and the weight takes a dense step.
+
+    They are above the break-even, if the dense step is the same exact step. The product for a half
+    precision weight would be rounded. With momentum only "auto" decides so, since a window of
+    factors has a multiple of their rank, and it goes on as it has begun.
     """
-
-    size: int | str
-    why: str
-
-
-def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
-    """The step of one weight under the options of its group."""
-    size, sampler, d = group["block_size"], group["sampler"], weight.d
-    why = "the size of its group"
-    if isinstance(sampler, Sampler):
-        size = own_block_size(sampler) or (2 if size == "auto" else size)
-        why = f"drawn by {sampler!r}"
-    elif size == "auto":
-        return auto_choice(weight.view.matrices, weight.p.device, group)
-    if isinstance(size, int) and size >= d:
-        return Choice("dense", f"since it has no more than {size} rows")
-    return Choice(size, why)
+    (_, d, k), has_begun = weight.view.matrices, False
+    if group["natural"]:
+        return False
+    if group["momentum"] > 0:
+        if group["block_size"] != "auto" or "factors_a" in state:
+            return False
+        rank *= 2 * group["factor_window"] - 1
+        has_begun = "by_gradients" in state or has_moved(state)
+    may = not (weight.is_half or is_worth_it(rank, d, k, device))
+    return has_begun or (may and choice_for(weight, group).size == "dense")
 
 
-def auto_choice(
-    matrices: tuple[int, int, int], device: torch.device, group: Mapping[str, Any]
-) -> Choice:
-    """What "auto" means for matrices (n, d, k) on a device.
+def has_moved(state: Mapping[str, Any]) -> bool:
+    """Whether there is momentum of dense gradients; a first step that failed has left zeros.
 
-    Samplers draw blocks, Cayley's exact step solves a system, and on CUDA a graph cannot capture
-    that of FlowAdam: these have blocks, whatever an exact step would cost.
+    It waits for the device, which the capture of a CUDA graph cannot.
     """
-    n, d, k = matrices
-    size = auto_block_size(d, device)
-    if size >= d:
-        return Choice("dense", f"since it has no more than {size} rows")
-    cheapest = "the largest size that costs at most twice SGD"
-    most = MOST_OPERATIONS.get(device.type)
-    blocks = group["sampler"] != "sweep" or group["retraction"] != "exp"
-    if blocks or most is None or ("betas" in group and device.type == "cuda"):
-        return Choice(size, cheapest)
-    operations = 8.0 * n * d * k * k  # of four products
-    if operations > most:
-        return Choice(size, f"{cheapest}; an exact step takes {operations:.0e} operations")
-    return Choice("dense", f"which take only {operations:.0e} operations")
+    buffer: Tensor | None = state.get("momentum_buffer")
+    return buffer is not None and (is_capturing() or bool(buffer.any()))
 
 
 def explain(weight: Weight, group: dict[str, Any], by_factors: str | None) -> str:

@@ -1,51 +1,52 @@
-"""What the optimisers on orthogonal matrices share: parameters, clock, drift guard, state."""
+"""What the optimisers on orthogonal matrices share: groups, the step, its hooks, and the state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
-from dataclasses import replace
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from ..errors import NonFiniteError
 from ..geometry.matrices import MatrixView
 from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import Graphs, is_capturing
 from ..kernels.update import Update
 from .auto import explain
-from .checkpoint import Loaded, pack, pack_group, read_state
+from .checkpoint import Loaded, pack, settle, unpack
 from .clock import Clock
 from .compiled_functions import OUTSIDE, outside_the_graph
-from .diagnosis import Diagnosis, Draws, diagnose
+from .diagnosis import Diagnosis, diagnose
 from .drift import Drift
-from .executors.blocks import draw_all, step_alone
-from .executors.low_rank import FactoredSteps
-from .executors.sampled_blocks import Drawn, generator_of, samplers_of
-from .factor_capture import is_anything_captured
-from .factored_gradient import formed
-from .foreign_writes import Watch
-from .gradient import Factored, Factors, gather
-from .options import check_options, exact_retraction, is_fused, refuse_foreign_options
-from .plan import Alone, Plan, make_plan
-from .process_seeds import Ranks
+from .executors.executor import Context, Shared
+from .executors.low_rank import LowRankMemory
+from .factored_gradient import FactoredGradient
+from .foreign_writes import ForeignWrites
+from .gradient import FactorReader, GivenFactors, Gradient, refuse_strangers
+from .options import check_options, refuse_foreign_options
+from .plan import Plan
+from .process_seeds import SeedComparison
 from .weight import Weight, check_admitted, check_kind
 
 
-class Flow(torch.optim.Optimizer, ABC):
-    """Base of the optimisers: everything but how a gradient becomes a direction."""
+class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
+    """Base of the optimisers: everything but the numbers and the state of their steps."""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._weights: dict[Tensor, Weight] = {}
-        self._plans: dict[int, Plan] = {}
-        self._clock, self._drift = Clock(), Drift(0)
-        self._graphs = cache(Graphs)
-        self._factored = FactoredSteps()
-        self._watch, self._ranks = Watch(), Ranks()
-        self._incoming: Loaded | None = None
+        self._begin(0)
         super().__init__(params, defaults)
+
+    def _begin(self, steps: int) -> None:
+        """Make what is not saved: after so many steps it finds everything in the state."""
+        self._plans: dict[int, Plan] = {}
+        low_rank = LowRankMemory()
+        self._shared = Shared(Clock(steps), Drift(steps), low_rank, cache(Graphs))
+        self._reader = FactorReader(low_rank.step)
+        self._writes, self._seeds = ForeignWrites(), SeedComparison()
+        self._incoming: Loaded | None = None
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,7 +57,7 @@ class Flow(torch.optim.Optimizer, ABC):
         recorded = torch.optim.Optimizer.profile_hook_step(func)
 
         @wraps(func)
-        def step(self: Flow, *args: Any, **kwargs: Any) -> Any:
+        def step(self: OrthogonalOptimizer, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_dynamo_compiling():
                 torch._dynamo.graph_break(msg=OUTSIDE)
                 return outside_the_graph(step, self, *args, **kwargs)
@@ -88,14 +89,16 @@ class Flow(torch.optim.Optimizer, ABC):
         admitted = {}
         for p, name in zip(group["params"], names, strict=True):
             check_kind(p, name)
-            weight = Weight(p, name, MatrixView.of(p, name), stream, self._clock.done)
+            weight = Weight(p, name, MatrixView.of(p, name), stream, self._shared.clock.done)
             weight.check()
             admitted[p] = weight
             stream += weight.num_matrices
         self._weights.update(admitted)
-        self._watch.add(admitted.values())
+        self._writes.add(admitted.values())
 
-    def step(self, closure: Callable[[], Any] | None = None, factors: Factors | None = None) -> Any:
+    def step(
+        self, closure: Callable[[], Any] | None = None, factors: GivenFactors | None = None
+    ) -> Any:
         r"""Take one step; every matrix stays orthogonal.
 
         On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
@@ -124,92 +127,94 @@ class Flow(torch.optim.Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        capturing = is_capturing()
+        capturing = torch.cuda.is_initialized() and is_capturing()  # type: ignore[no-untyped-call]
         if capturing:
-            self._clock.check_capture()
-        self._factored.complain()
-        with no_autocast():
-            if factors or is_anything_captured():
-                self._step_with_factors(factors, capturing)
+            self._shared.clock.check_capture()
+        with torch.no_grad():
+            if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+                with no_autocast():
+                    self._step(factors or {}, capturing)
             else:
-                self._step_all((), capturing)
+                self._step(factors or {}, capturing)
         return loss
 
-    def _step_with_factors(self, factors: Factors | None, capturing: bool) -> None:
-        # First they are checked, since a plan makes momentum for gradients.
-        factored = gather(self.param_groups, self._weights, factors, self._check_options)
-        self._factored.check(factored, self.state)
-        for one in factored:
-            self._clock.count(one.weight.p.device)
-        as_gradients = self._factored.as_gradients(factored, self.state)
-        given = [one.weight.p.grad for one in as_gradients]
+    def _step(self, factors: GivenFactors, capturing: bool) -> None:
+        clock, drift = self._shared.clock, self._shared.drift
+        gradients = self._read(factors)
+        if not capturing:
+            self._notice_others(factors)
+        plans = [self._plan(*each) for each in zip(self.param_groups, gradients, strict=True)]
+        work = []
+        for plan, found in zip(plans, gradients, strict=True):
+            context = Context(plan.options, plan.update, found, clock, drift, capturing)
+            work += [(executor, context) for executor in plan.executors]
         try:
-            for one in as_gradients:
-                one.weight.p.grad = self._factored.gradient(one)
-            rest = [one for one in factored if one not in as_gradients]
-            self._step_all(rest, capturing)
-        finally:
-            for one, grad in zip(as_gradients, given, strict=True):
-                one.weight.p.grad = grad
-        for one in as_gradients:
-            self.state[one.weight.p]["by_gradients"] = True
-
-    def _step_all(self, factored: Sequence[Factored], capturing: bool) -> None:
+            for executor, context in work:
+                executor.prepare(context)
+        except BaseException:
+            for executor, _ in work:
+                executor.undo()
+            raise
         if not capturing:
-            if self._watch.look() or self._watch.halves:
-                moving = {w for p, w in self._weights.items() if p.grad is not None}
-                self._watch.admit(moving.union(one.weight for one in factored), self.state)
-            self._ranks.compare(self._weights.values(), self.param_groups)
-        plans = [self._plan(group) for group in self.param_groups]
-        drawn = draw_all(plans, self.state, self._clock.time)
-        for plan in plans:
-            if plan.lots or plan.rest:
-                with torch.no_grad():
-                    self._step_group(plan, capturing, drawn)
-            else:  # kernels know nothing of autograd
-                self._step_group(plan, capturing, drawn)
-        self._factored.kinds.clear()
-        if factored:
-            self._step_factored(factored)
-        self._clock.tick(capturing)
+            drift.checks += 1
+        for executor, context in work:
+            try:
+                executor.step(context)
+            except NonFiniteError:
+                for member in executor.members:
+                    member.weight.nearest()  # raises an error that names the weight
+                raise
+        for weight in self._reader.multiplied:
+            self.state[weight.p]["by_gradients"] = True
+        clock.tick(capturing)
         if not capturing:
-            self._guard(plans, factored)
-        self._watch.note()
+            for plan in plans:
+                every = plan.options["guard_every"]
+                if every and not drift.checks % every:
+                    for members in plan.stacks():
+                        drift.check(members, plan.options["seed"])
+        self._writes.note()
 
-    def explain(self) -> str:
-        """What each weight gets, and why, in a line for each; `print` it."""
-        return "\n".join(
-            explain(self._weights[p], group, self._factored.kinds.get(p))
-            for group in self.param_groups
-            for p in group["params"]
-        )
+    def _read(self, factors: GivenFactors) -> list[Sequence[Gradient | None]]:
+        """The gradients of each group: dense, in factors, or None."""
+        if factors:
+            refuse_strangers(factors, self._weights)
+        self._reader.multiplied.clear()
+        gradients: list[Sequence[Gradient | None]] = []
+        for group in self.param_groups:
+            found = [p.grad for p in group["params"]]
+            if factors or FactoredGradient in map(type, found):
+                plan = self._plans.get(id(group))
+                if plan is None or not plan.same_numbers(group):
+                    check_options(group)
+                    check_admitted(group["params"], self._weights)
+                found = self._reader.read(group, self._weights, factors, self.state)
+            gradients.append(found)
+        return gradients
 
-    def _check_options(self, group: dict[str, Any]) -> None:
-        """Check the options of a group, unless its plan has been made for them."""
+    def _notice_others(self, factors: GivenFactors) -> None:
+        """Notice what others have done: writes to the weights, and seeds of other processes."""
+        if self._writes.compare() or self._writes.halves:
+            moving = {w for p, w in self._weights.items() if p.grad is not None or p in factors}
+            self._writes.admit(moving, self.state)
+        self._seeds.steps += 1
+        if self._seeds.steps == self._seeds.next_try:
+            self._seeds.compare(self._weights.values(), self.param_groups)
+
+    def _plan(self, group: dict[str, Any], gradients: Sequence[Gradient | None]) -> Plan:
+        """How this group is stepped."""
         plan = self._plans.get(id(group))
-        known = plan is not None and plan.group["params"] is group["params"]
-        if plan is None or not known or not plan.same_numbers(group):
-            check_options(group)
-
-    @torch.no_grad()
-    def _step_factored(self, found: Sequence[Factored]) -> None:
-        for one in found:
-            update, state = self._plans[id(one.group)].update, self.state[one.weight.p]
-            self._factored.step(one, update, state, self._store)
-
-    def _plan(self, group: dict[str, Any]) -> Plan:
-        """How this group is stepped; raises if a gradient cannot be used."""
-        plan = self._plans.get(id(group))
-        if plan is None or not plan.fits(group, self.state):
-            plan = self._plans[id(group)] = self._make_plan(group, plan)
+        if plan is None or not plan.fits(group, gradients, self.state):
+            plan = self._plans[id(group)] = self._make_plan(group, gradients, plan)
         elif not plan.same_numbers(group):
             check_options(group)
             plan.renumber(group, self._update(group))
-        plan.check()
         return plan
 
     @torch.no_grad()
-    def _make_plan(self, group: dict[str, Any], before: Plan | None) -> Plan:
+    def _make_plan(
+        self, group: dict[str, Any], gradients: Sequence[Gradient | None], before: Plan | None
+    ) -> Plan:
         if is_capturing():
             raise RuntimeError(
                 "a step that is captured in a CUDA graph must be like the one before it: other "
@@ -218,60 +223,49 @@ class Flow(torch.optim.Optimizer, ABC):
             )
         check_options(group)
         if before is not None:
-            before.complain()
+            for executor in before.executors:
+                executor.complain()
             self._leave(before)
         check_admitted(group["params"], self._weights)
-        weights = [self._weights[p] for p in group["params"] if formed(p) is not None]
-        for weight in weights:
+        for p, gradient in zip(group["params"], gradients, strict=True):
+            if gradient is None:
+                continue
+            weight, state = self._weights[p], self.state[p]
             weight.check_shape()
-            state, points = self.state[weight.p], weight.points(self.state[weight.p])
-            for key in ("momentum_buffer", "exp_avg_sq"):  # the parameter may have been moved
-                if key in state and state[key].dtype != points.dtype:
-                    state[key] = state[key].to(points)
-                elif key in state and state[key].device != points.device:
-                    state[key] = state[key].to(points.device)
+            weight.move_buffers(state)
             if before is not None and before.draws_otherwise(group):
                 state.pop("samplers", None)
                 state.pop("generator", None)
-            self._prepare(group, weight)
-        states = [self.state[weight.p] for weight in weights]
+            if isinstance(gradient, Tensor):
+                self._prepare(group, weight)
         update = self._update(group)
-        return make_plan(group, update, weights, states, self._clock.count, self._graphs)
+        return Plan(group, gradients, self._weights, self.state, update, self._shared)
 
     @abstractmethod
     def _update(self, group: dict[str, Any]) -> Update:
         """The numbers of a step."""
 
+    @abstractmethod
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
-        """Make the state of a weight that is missing."""
+        """Make what the state of a weight with a dense gradient lacks."""
 
     def _leave(self, plan: Plan) -> None:
-        """Its weights have taken all steps up to now; those to come they may miss."""
-        for one in plan.members():
-            one.weight.present_until = self._clock.time(one.weight.p.device)
+        """Note that its weights have taken all steps up to now; they may miss those to come."""
+        for member in plan.members:
+            member.weight.present_until = self._shared.clock.time(member.weight.p.device)
 
-    def _step_group(self, plan: Plan, capturing: bool, drawn: dict[Weight, Drawn]) -> None:
-        for bucket in plan.buckets:
-            bucket.step(plan.update, self._clock.done, capturing, self._clock.captured)
-        if capturing and plan.lots and plan.update.beta2 is not None:
-            raise RuntimeError(
-                "an exact step with second moments cannot be captured in a CUDA graph: its "
-                "corrections need the count of steps on the host. Use a block size, or FlowSGD."
-            )
-        for lot in plan.lots:
-            device = lot.weights[0].p.device
-            counted, retraction = (
-                partial(self._clock.time, device),
-                exact_retraction(plan.group, device),
-            )
-            lot.step(plan.update, retraction, counted, plan.left_out, self._store)
-        for one in plan.rest:
-            if one.weight not in plan.left_out:
-                time = self._clock.time(one.weight.p.device)
-                draw = drawn.get(one.weight)
-                step_alone(one, self.state[one.weight.p], time, draw, self._store)
-        for weight in plan.left_out:
-            self.state[weight.p]["skipped"] += 1
+    def explain(self) -> str:
+        """What each weight gets, and why, in a line for each; `print` it."""
+        by_factors = {
+            executor.members[0].weight: executor.explanation
+            for plan in self._plans.values()
+            for executor in plan.executors
+        }
+        return "\n".join(
+            explain(self._weights[p], group, by_factors.get(self._weights[p]))
+            for group in self.param_groups
+            for p in group["params"]
+        )
 
     @torch.no_grad()
     @no_autocast()
@@ -284,62 +278,29 @@ class Flow(torch.optim.Optimizer, ABC):
         for p, weight in self._weights.items():
             if weight.is_behind(self.state.get(p, {})):
                 weight.renew_master(self.state[p])
-        reports = []
-        for plan in [self._plan(group) for group in self.param_groups]:
-            for one in plan.members():
-                if one.weight in plan.left_out:
-                    continue
-                step = self._clock.time(one.weight.p.device)
-                draws = self._peek(plan.group, one)
-                if one.size == "dense":
-                    retraction: Any = exact_retraction(plan.group, one.weight.p.device)
-                    one.update = replace(one.update, retraction=retraction)
-                reports.append(diagnose(one, self.state[one.weight.p], step, draws))
+        clock, drift, reports = self._shared.clock, self._shared.drift, []
+        for group in self.param_groups:
+            grads = [p.grad for p in group["params"]]
+            grads = [None if type(grad) is FactoredGradient else grad for grad in grads]
+            plan = self._plan(group, grads)
+            context = Context(plan.options, plan.update, grads, clock, drift, capturing=False)
+            for executor in plan.executors:
+                try:
+                    executor.prepare(context)
+                finally:
+                    executor.undo()
+                for member in executor.members:
+                    if member not in executor.left_out:
+                        reports.append(diagnose(member, context, executor.draws()))
         return reports
 
-    def _peek(self, group: dict[str, Any], one: Alone) -> Draws | None:
-        """Draws of the next steps of one weight, from copies; None where no sampler draws."""
-        if is_fused(group["sampler"]) or not isinstance(one.size, int):
-            return None
-        state = self.state[one.weight.p]
-        samplers = deepcopy(samplers_of(state, group, one.weight, one.size))
-        generator = generator_of(state, one.weight, one.update.seed).clone_state()
-        return lambda b, W: samplers[b].sample(W, generator=generator)
-
-    def _store(self, weight: Weight, X: Tensor) -> None:
-        """Bring the stepped points into the parameter, where they are not the parameter itself."""
-        p, state = weight.p, self.state[weight.p]
-        stepped: Tensor = state.get("master", p)
-        if X.untyped_storage().data_ptr() != stepped.untyped_storage().data_ptr():
-            stepped.copy_(weight.view.restore(X))  # the memory had no such view, so X was a copy
-        if stepped is not p:
-            p.copy_(stepped)
-
-    def _guard(self, plans: Sequence[Plan], factored: Sequence[Factored]) -> None:
-        """Look at every parameter each `guard_every` steps; polish those that had drifted."""
-        self._drift.looks += 1
-        for plan in plans:
-            every, seed = plan.group["guard_every"], plan.group["seed"]
-            if every and not self._drift.looks % every:
-                for weights in plan.together():
-                    self._drift.look_at(weights, self.state, seed, self._store)
-        for one in factored:
-            self._drift.count(one.weight, self.state, one.group, self._store)
-
-    @torch.no_grad()
     def _settle(self) -> int:
         """Bring everything that is to be saved up to date, and onto the host; the steps done."""
-        steps = self._clock.total
-        self._drift.settle(self._weights, self.state)
+        steps = self._shared.clock.total
+        self._shared.drift.settle()
         for plan in self._plans.values():
             self._leave(plan)
-        for p, weight in self._weights.items():
-            state = self.state.get(p, {})
-            if weight.is_behind(state):
-                weight.renew_master(state)
-            if "since" in state:
-                state["since"] += steps - weight.present_until
-            weight.present_until = steps
+        settle(self._weights, self.state, steps)
         return steps
 
     def __getstate__(self) -> dict[str, Any]:
@@ -351,38 +312,29 @@ class Flow(torch.optim.Optimizer, ABC):
         """A copied or unpickled optimiser; torch calls this in `load_state_dict`, too."""
         super().__setstate__(state)
         if "_weights" in state:
-            steps = self.__dict__.pop("_steps")
-            self._plans, self._clock, self._drift = {}, Clock(steps), Drift(steps)
-            self._graphs = cache(Graphs)
-            self._factored, self._incoming = FactoredSteps(), None
-            self._watch, self._ranks = Watch(), Ranks()
-            self._watch.add(self._weights.values())
+            self._begin(self.__dict__.pop("_steps"))
+            self._writes.add(self._weights.values())
         elif self._incoming is not None:
             self._take_over(self._incoming)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
         steps = self._settle()
-        packed = super().state_dict()
-        for group in packed["param_groups"]:
-            pack_group(group, steps)
-        for index, state in packed["state"].items():
-            packed["state"][index] = {key: pack(value) for key, value in state.items()}
-        return packed
+        return pack(super().state_dict(), steps)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; sampler objects stay those of this optimiser."""
         # The last of the hooks, so that it sees what the user's have made of the state.
-        last = self.register_load_state_dict_pre_hook(lambda _, state: self._read(state))
+        last = self.register_load_state_dict_pre_hook(lambda _, state: self._check_state(state))
         try:
             super().load_state_dict(state_dict)
         finally:
             last.remove()
             self._incoming = None
 
-    def _read(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+    def _check_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Check and unpack a state before anything is changed."""
-        self._incoming = read_state(state_dict, self.param_groups, self._weights, self.defaults)
+        self._incoming = unpack(state_dict, self.param_groups, self._weights, self.defaults)
         return {**state_dict, "state": {}}  # torch would cast it
 
     def _take_over(self, loaded: Loaded) -> None:
@@ -392,9 +344,9 @@ class Flow(torch.optim.Optimizer, ABC):
             group.pop("state_version", None)
             group["sampler"] = sampler
         self.state.update({p: state for p, state in loaded.states.items() if state})
-        self._clock, self._drift = Clock(loaded.steps), Drift(loaded.steps)
+        self._shared.clock, self._shared.drift = Clock(loaded.steps), Drift(loaded.steps)
         self._plans.clear()
         for weight in self._weights.values():
             weight.present_until = loaded.steps
         # Whoever loads the weights may do so before or after: their masters are compared.
-        self._watch.suspects.update(w for w in self._weights.values() if w.is_half)
+        self._writes.suspects.update(w for w in self._weights.values() if w.is_half)

@@ -1,4 +1,4 @@
-"""Saved states: what they hold, and what they must be to fit an optimiser."""
+"""Saved states: packing, checking and unpacking them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ LATER_OPTIONS = ("differentiable", "natural", "weight_decay")
 
 @dataclass
 class Loaded:
-    """A state that fits, ready to be taken over.
+    """A state that fits the optimiser that loads it.
 
     Args:
         steps: Steps done.
@@ -37,15 +37,31 @@ class Loaded:
     states: dict[Tensor, dict[str, Any]]
 
 
-def pack_group(group: dict[str, Any], steps: int) -> None:
-    """Make the options of a group plain data, in place."""
-    group["step"], group["state_version"] = steps, STATE_VERSION
-    if isinstance(group["sampler"], Sampler):
-        group["sampler"] = type(group["sampler"]).__name__
+def settle(
+    weights: Mapping[Tensor, Weight], states: Mapping[Tensor, dict[str, Any]], steps: int
+) -> None:
+    """Bring states that are to be saved after so many steps up to date."""
+    for p, weight in weights.items():
+        state = states.get(p, {})
+        if weight.is_behind(state):
+            weight.renew_master(state)
+        if "since" in state:
+            state["since"] += steps - weight.present_until
+        weight.present_until = steps
 
 
-def pack(value: Any) -> Any:
-    """One value of a state as plain data."""
+def pack(packed: dict[str, Any], steps: int) -> dict[str, Any]:
+    """What torch has packed as plain data, in place; the count of steps goes with the groups."""
+    for group in packed["param_groups"]:
+        group["step"], group["state_version"] = steps, STATE_VERSION
+        if isinstance(group["sampler"], Sampler):
+            group["sampler"] = type(group["sampler"]).__name__
+    for index, state in packed["state"].items():
+        packed["state"][index] = {key: _pack(value) for key, value in state.items()}
+    return packed
+
+
+def _pack(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, list):
@@ -53,7 +69,7 @@ def pack(value: Any) -> Any:
     return value
 
 
-def read_state(
+def unpack(
     state_dict: dict[str, Any],
     live: Sequence[dict[str, Any]],
     weights: Mapping[Tensor, Weight],

@@ -1,4 +1,6 @@
-"""The count of steps: on the host, and on the device what CUDA graphs replay."""
+"""The count of steps: on the host, and on each device where CUDA graphs replay them."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -7,9 +9,9 @@ from ..kernels._runtime.graphs import is_capturing
 
 
 class Clock:
-    """Steps done, which are all the randomness of the fused steps needs besides the seed.
+    """Steps done. Besides the seed, they are all the randomness that the fused steps need.
 
-    A graph holds the host's count as it was at the capture: from then on the devices count.
+    A CUDA graph holds the host's count as it was at the capture; from then on the devices count.
 
     Args:
         done: Steps that the host has counted.
@@ -20,7 +22,7 @@ class Clock:
         self.replayed: dict[torch.device, Tensor] = {}
 
     def count(self, device: torch.device) -> Tensor:
-        """Steps that graphs have replayed on a device; made before any capture."""
+        """Steps that graphs have replayed on a device; the tensor is made before any capture."""
         if device not in self.replayed:
             if is_capturing():
                 raise RuntimeError(
@@ -34,14 +36,26 @@ class Clock:
         """Steps done, on the host; after a capture it waits for the device."""
         return self.done + (int(self.count(device)) if self.captured else 0)
 
+    def taken(self, state: dict[str, Any], device: torch.device) -> int | Tensor:
+        """Steps that a weight with second moments has taken, given its state.
+
+        Steps without a gradient do not count, nor do those that skipped the weight. On CUDA only
+        the device knows the latter.
+        """
+        skipped = state.get("skipped", 0)
+        if isinstance(skipped, Tensor) and skipped.device.type == "cpu":
+            skipped = int(skipped)
+        taken: int | Tensor = self.time(device) - state["since"] - skipped
+        return taken
+
     @property
     def total(self) -> int:
-        """The same of the device that has done most; where there is a graph there is only one."""
+        """Steps done on the device that has done most; with a graph there is only one device."""
         replayed = self.replayed.values() if self.captured else ()
         return self.done + max((int(count) for count in replayed), default=0)
 
     def tick(self, capturing: bool) -> None:
-        """One more step is done."""
+        """Count a step."""
         self.captured |= capturing
         if self.captured:
             for replayed in self.replayed.values():

@@ -1,4 +1,4 @@
-"""Steps inside a compiled function."""
+"""Calls inside of a function that torch compiles."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,5 +13,5 @@ OUTSIDE = (
 
 @_disable_dynamo  # torch.compiler.disable would import the compiler with the package
 def outside_the_graph(function: Callable[..., Any], *args: Any) -> Any:
-    """A call inside a compiled function of what cannot be traced, as it reads addresses."""
+    """A call that is not traced, because it reads addresses."""
     return function(*args)

@@ -1,8 +1,8 @@
-"""What the next step will do to a weight, for those who ask (not in the paper as such)."""
+"""What the next step will do to a weight (not in the paper as such)."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,16 +19,12 @@ from ..kernels.update import Update, direction
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import Partition, block_sizes, edge_probability
 from ..tournaments.tournament import Tournament
-from .plan import Alone
-from .weight import steps_taken
-
-Draws = Callable[[int, EdgeWeights], Tournament]
-"""The next draw of a sampler for matrix b."""
+from .executors.executor import Context, Draws, Member
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    r"""How one parameter fares; see `FlowSGD.diagnose`.
+    r"""The next step of one parameter, and the past ones in numbers; see `FlowSGD.diagnose`.
 
     Args:
         name: The parameter.
@@ -39,8 +35,8 @@ class Diagnosis:
             rejected. Of several matrices it is that of the worst, and so is the variance ratio.
         largest_angle: The largest angle, in radians, by which the next step turns a plane.
         orthogonality_error: The largest $\|X^\top X - I\|_F / \sqrt k$ of its matrices.
-        polishes: How often the drift guard had to correct it.
-        skipped: Steps it was left out of, because its gradient was not finite.
+        polishes: Corrections by the drift guard so far.
+        skipped: Steps so far that left it out, because its gradient was not finite.
 
     Example:
         >>> from skewflow.optim import FlowSGD
@@ -63,29 +59,33 @@ class Diagnosis:
 
 
 NUM_DRAWS = 16
+"""Draws of a sampler whose mean estimates the variance ratio."""
 
 
-def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) -> Diagnosis:
-    """The diagnosis of a weight before step number `step`; no `draws` means the uniform law."""
-    weight, update = one.weight, one.update
-    assert weight.p.grad is not None
-    X, G = weight.view(weight.points(state)), weight.view(weight.p.grad)
-    M = weight.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
+def diagnose(member: Member, context: Context, draws: Draws | None) -> Diagnosis:
+    """The diagnosis of a weight before its next step; no `draws` means the uniform law."""
+    weight, state, size = member.weight, member.state, member.choice.size
+    update, device = context.update.with_stream(weight.stream), weight.p.device
+    if size == "dense":
+        retraction: Any = member.choice.retraction
+        update = replace(update, retraction=retraction)
+    (X, M), G = weight.matrices(state), weight.view(context.gradients[member.index])
     D, _ = direction(G.to(X.dtype), M, update)
     w = None
     if update.beta2 is not None:
-        w = row_moments(state["exp_avg_sq"].clone(), G, steps_taken(state, step), update)
+        taken = context.clock.taken(state, device)
+        w = row_moments(state["exp_avg_sq"].clone(), G, taken, update)
     ratio, rate, angle = 1.0, 1.0, 0.0
     for b in range(len(X)):
         w_b = None if w is None else w[b].cpu()
         X_b, D_b = X[b].cpu(), D[b].cpu()
-        if not isinstance(one.size, int):
+        if not isinstance(size, int):
             angle = max(angle, _dense_angle(X_b, D_b, w_b, update))
             continue
         W = EdgeWeights(X_b, D_b)
         if draws is None:
-            t = _fused_draw(weight.d, one.size, update, weight.stream + b, step)
-            ratio = float(1 / edge_probability(weight.d, one.size))
+            t = _fused_draw(weight.d, size, update, weight.stream + b, context.clock.time(device))
+            ratio = float(1 / edge_probability(weight.d, size))
         else:
             drawn = [draws(b, W) for _ in range(NUM_DRAWS)]
             t, found = drawn[0], _statistics(drawn, W)
@@ -94,7 +94,7 @@ def diagnose(one: Alone, state: dict[str, Any], step: int, draws: Draws | None) 
     error = float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
     return Diagnosis(
         name=weight.name,
-        block_size=one.size,
+        block_size=size,
         variance_ratio=ratio,
         acceptance_rate=rate,
         largest_angle=_turned(update.lr * angle, update.retraction),

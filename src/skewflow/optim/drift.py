@@ -1,145 +1,131 @@
-r"""The drift guard: a cheap look at $X^\top X - I$ now and then, and a polish when it has grown.
+r"""The drift guard: a cheap check of $X^\top X - I$ now and then, and a polish when it has grown.
 
 A rotation of rows is exact up to rounding, so the error grows like a random walk: about
-eps * sqrt(steps). The look costs two products with one vector. Where the parameter lives on a GPU
-its answer is read only at the next look, from pinned memory, so that no step ever waits for it.
+eps * sqrt(steps). A check costs two products with one vector. On CUDA its result goes to pinned
+memory and is read at the next check, so no step ever waits for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..kernels._runtime.graphs import is_capturing
 from ..kernels.generator import forms_omega
 from ..kernels.polish import polish_, residuals
 from .weight import Weight
 
-States = Mapping[Tensor, dict[str, Any]]
-Store = Callable[[Weight, Tensor], None]
-"""Brings changed points into their parameter, if they are a copy."""
+if TYPE_CHECKING:
+    from .executors.executor import Member
 
 TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
-r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is left alone."""
+r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is not polished."""
 
 FACTORED_TOLERANCE = {dtype: tolerance / 4 for dtype, tolerance in TOLERANCE.items()}
-"""Of weights that are stepped by factors."""
+"""The same for weights that are stepped by factors."""
 
 FACTORED_EVERY = 64
-"""Most factored steps between two looks. Their errors do not cancel as those of rotated rows do:
+"""Most factored steps between two checks. Their errors do not cancel as those of rotated rows do:
 see `rotate_factored`."""
 
-SMALL = 1 << 20
-"""Most elements of a parameter that is copied to be looked at together with others."""
-
 POLISH_EVERY = 64
-"""Float32 exponential steps by all of the generator, from one polish to the next. Equal steps are
-rounded equally, so what they lose adds up: in the sum with the point by 1.2e-7 a step at most, and
-256 may be taken before a look. A look would cost a small weight more than the polish, which costs
-half a step. Other exact steps take off the error of their point."""
-
+"""Float32 exponential steps by all of the generator from one polish to the next. Equal steps are
+rounded equally, so their errors add up: in the sum with the point by at most 1.2e-7 a step, and up
+to 256 steps pass without a check. A check would cost a small weight more than the polish, which
+costs half a step. Other exact steps correct the error of their point."""
 
 LARGEST_DRIFT = 0.01
-r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that rounding can explain, and a polish takes away."""
+r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that rounding explains and a polish corrects."""
 
 
 class Drift:
-    """On a GPU the answer of a look is used at the next one, so that nobody waits for it.
+    """Checks weights, and polishes those that have drifted.
 
     Args:
-        looks: Steps done; every so many of them are looked at.
+        checks: Steps so far at which weights could be checked.
     """
 
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
-        self._pending: dict[Tensor, tuple[Tensor, torch.cuda.Event]] = {}
+    def __init__(self, checks: int = 0) -> None:
+        self.checks = checks
+        self._pending: dict[Tensor, tuple[dict[str, Any], Tensor, torch.cuda.Event]] = {}
 
     @torch.no_grad()
-    def look_at(
+    def check(
         self,
-        weights: Sequence[Weight],
-        states: States,
+        members: Sequence["Member"],
         seed: int,
-        store: Store,
         tolerance: Mapping[torch.dtype, float] = TOLERANCE,
     ) -> None:
-        """What the look before asks for is done before this one."""
-        Xs = [weight.view(weight.points(states[weight.p])) for weight in weights]
-        streams = [weight.stream for weight in weights]
+        """Check weights of one shape; on CUDA first act on the result of the check before."""
+        Xs = [member.weight.matrices(member.state)[0] for member in members]
+        streams = [member.weight.stream for member in members]
         if Xs[0].device.type == "cuda":
-            drifts = [self._arrived(weight, states) for weight in weights]
-            _polish(weights, Xs, drifts, states, store, tolerance)
-            self._send(weights, residuals(Xs, seed, streams, self.looks), states)
+            drifts = [self._arrived(member) for member in members]
+            _polish(members, Xs, drifts, tolerance)
+            self._send(members, residuals(Xs, seed, streams, self.checks))
         else:
-            drifts = residuals(Xs, seed, streams, self.looks).tolist()
-            _polish(weights, Xs, drifts, states, store, tolerance)
+            drifts = residuals(Xs, seed, streams, self.checks).tolist()
+            _polish(members, Xs, drifts, tolerance)
 
-    def count(self, weight: Weight, states: States, group: dict[str, Any], store: Store) -> None:
-        """One more factored step; now and then a look, by the steps of this weight."""
-        state, every = states[weight.p], min(group["guard_every"], FACTORED_EVERY)
-        state["factored"] = state.get("factored", 0) + 1
-        if every and not state["factored"] % every:
-            self.look_at([weight], states, group["seed"], store, FACTORED_TOLERANCE)
+    def settle(self) -> None:
+        """Write the results that are under way into the states."""
+        for state, drift, event in self._pending.values():
+            event.synchronize()
+            state["drift"] = float(drift)
+        self._pending.clear()
 
-    def settle(self, weights: Mapping[Tensor, Weight], states: States) -> None:
-        """Bring the answers that are under way into the states."""
-        for p in list(self._pending):
-            arrived = self._arrived(weights[p], states)
-            if arrived is not None:
-                states[p]["drift"] = arrived
-
-    def _send(self, weights: Sequence[Weight], seen: Tensor, states: States) -> None:
-        """Send the answer of a look on its way to the host."""
-        pinned = torch.empty(len(weights), dtype=seen.dtype, pin_memory=True)
+    def _send(self, members: Sequence["Member"], seen: Tensor) -> None:
+        """Send the results of a check on their way to the host."""
+        pinned = torch.empty(len(members), dtype=seen.dtype, pin_memory=True)
         pinned.copy_(seen, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(seen.device))
-        for weight, drift in zip(weights, pinned, strict=True):
-            self._pending[weight.p] = (drift, event)
-            states[weight.p].pop("drift", None)
+        for member, drift in zip(members, pinned, strict=True):
+            self._pending[member.weight.p] = (member.state, drift, event)
+            member.state.pop("drift", None)
 
-    def _arrived(self, weight: Weight, states: States) -> float | None:
-        """The answer of the last look; it was asked for many steps ago, so this does not wait."""
-        if weight.p in self._pending:
-            drift, event = self._pending.pop(weight.p)
+    def _arrived(self, member: "Member") -> float | None:
+        """The result of the last check; it was sent many steps ago, so this does not wait."""
+        if member.weight.p in self._pending:
+            _, drift, event = self._pending.pop(member.weight.p)
             event.synchronize()
             return float(drift)
-        saved: float | None = states[weight.p].get("drift")
+        saved: float | None = member.state.get("drift")
         return saved
 
 
-def is_due(weight: Weight, state: dict[str, Any], retraction: str) -> bool:
-    """Count an exact step; whether a polish follows it. No graph that is captured holds one."""
+def accumulates_rounding(weight: Weight, retraction: str) -> bool:
+    """Whether exact steps of a weight need a polish after every `POLISH_EVERY`."""
     _, d, k = weight.view.matrices
     turns = retraction == "exp" and forms_omega(d, k, retraction)
-    if not turns or weight.p.dtype == torch.float64 or is_capturing():
-        return False
+    return turns and weight.p.dtype != torch.float64
+
+
+def polish_is_due(state: dict[str, Any]) -> bool:
+    """Count an exact step of such a weight; returns whether a polish follows it."""
     state["turns"] = state.get("turns", 0) + 1
     return bool(state["turns"] % POLISH_EVERY == 0)
 
 
 def _polish(
-    weights: Sequence[Weight],
+    members: Sequence["Member"],
     Xs: Sequence[Tensor],
     drifts: Sequence[float | None],
-    states: States,
-    store: Store,
     tolerance: Mapping[torch.dtype, float],
 ) -> None:
-    """Bring back those that have drifted; raise for what no drift explains."""
-    for weight, X, drift in zip(weights, Xs, drifts, strict=True):
+    """Polish the weights that have drifted; raise for errors that no drift explains."""
+    for member, X, drift in zip(members, Xs, drifts, strict=True):
+        weight, state = member.weight, member.state
         if drift is None or drift <= tolerance[X.dtype]:
             continue
         if drift <= LARGEST_DRIFT:
             polish_(X)
-            store(weight, X)
-        else:  # written by others, where nobody noticed it: a polish could diverge
+            weight.write_back(state, X)
+        else:  # written by others in a way that nobody noticed: a polish could diverge
             nearest = weight.nearest()
             if nearest is None:
                 continue
             weight.p.copy_(nearest)
             if weight.is_half:
-                weight.renew_master(states[weight.p])
-        state = states[weight.p]
+                weight.renew_master(state)
         state["polishes"] = state.get("polishes", 0) + 1

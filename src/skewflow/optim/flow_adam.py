@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ..kernels.update import Update
 from ..samplers import Sampler
-from .base import Flow
+from .base import OrthogonalOptimizer
 from .weight import Weight
 
 
-class FlowAdam(Flow):
+class FlowAdam(OrthogonalOptimizer):
     r"""Adam whose steps stay on O(d), SO(d) or ST(d, k).
 
     The first moment M is kept as the momentum of `FlowSGD`: turned with its rows, or tangent after
@@ -110,7 +110,7 @@ class FlowAdam(Flow):
             options.setdefault("weight_decay", 0.0)
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
-        state, now = self.state[weight.p], self._clock.time(weight.p.device)
+        state, now = self.state[weight.p], self._shared.clock.time(weight.p.device)
         if "momentum_buffer" not in state:
             points = weight.points(state)
             state["momentum_buffer"] = torch.zeros_like(points)

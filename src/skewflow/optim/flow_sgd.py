@@ -9,11 +9,11 @@ from torch import Tensor
 from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
-from .base import Flow
+from .base import OrthogonalOptimizer
 from .weight import Weight
 
 
-class FlowSGD(Flow):
+class FlowSGD(OrthogonalOptimizer):
     r"""SGD with momentum whose steps stay on O(d), SO(d) or ST(d, k).
 
     Each step replaces the generator $\Omega = D X^\top - X D^\top$ of the direction D by an

@@ -1,4 +1,4 @@
-"""Notices when something other than the optimiser has written to a weight."""
+"""Notices writes to the weights by something other than their optimiser."""
 
 import ctypes
 from collections.abc import Collection, Iterable, Mapping
@@ -12,7 +12,7 @@ from .weight import Weight
 _CELLS: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 
 
-class Watch:
+class ForeignWrites:
     """The weights as the optimiser left them: their addresses, versions, and two entries of each.
 
     torch counts the writes to a tensor as its version. It does not count those through `.data`, so
@@ -40,7 +40,7 @@ class Watch:
         self._follow()
 
     def note(self) -> None:
-        """The optimiser has written: the weights are right as they are now."""
+        """Note the weights as they are: the optimiser has just written to them."""
         self._versions = [weight.p._version for weight in self._counted]
         self._entries = [cell.value for cell in self._cells]
 
@@ -72,8 +72,8 @@ class Watch:
                 weight.renew_master(states[weight.p])
         self.suspects.difference_update(moving)
 
-    def look(self) -> set[Weight]:
-        """Compare, and return all suspects."""
+    def compare(self) -> set[Weight]:
+        """Compare the weights with what was noted, and return all suspects."""
         places = [p.data_ptr() for p in self._params]
         if places != self._places:
             self._suspect(self._weights, places, self._places)

@@ -1,57 +1,204 @@
-"""Which weights are stepped by factors of their gradients: collected, and checked."""
+"""Gradients as values, dense tensors or two factors of low rank: how they are read and checked."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ..errors import FactorError
+from ..errors import FactorError, NonFiniteGradientError
+from ..geometry.precision import users_precision
 from ..geometry.retractions import HALVES
-from .factored_gradient import FactoredGradient, factored, formed
+from ..kernels.natural_factors.reference import lengthening
+from ..kernels.rotate_factored.dispatch import FactoredStep, is_decided_on_device
+from ..kernels.update import LARGEST_GRADIENT
+from .auto import multiplies_out
+from .factored_gradient import FactoredGradient
 from .weight import Weight
 
-Factors = Mapping[Tensor, tuple[Tensor, Tensor]]
-"""For each weight the two factors of its gradient, A B^T."""
+GivenFactors: TypeAlias = Mapping[Tensor, tuple[Tensor, Tensor]]
+"""For each parameter the two factors of its gradient, A B^T, as `step` takes them."""
 
 
-CHANGED = (
-    "{} must not change between the forward pass and the step: somebody wrote to it, so the "
-    "factors its layer kept are those of another weight. Call `zero_grad()`, and do both passes "
-    "again."
-)
-
-
-@dataclass(eq=False)
-class Factored:
-    """One weight and the factors of its gradient, seen as the gradient of its matrices.
+@dataclass(eq=False, slots=True)
+class Factors:
+    r"""The gradient $AB^\top$ of the matrices that a weight is seen as.
 
     Args:
-        weight: The weight.
-        group: Its options.
         A: Left factors (n, d, r).
         B: Right factors (n, k, r).
-        V: The points times B (n, d, r), where a layer has computed them.
+        V: The points times B (n, d, r), if a layer has computed them.
         AX: The transposed A times the points (n, r, k), likewise.
+        usable: They are finite, as far as the host knows.
     """
 
-    weight: Weight
-    group: dict[str, Any]
     A: Tensor
     B: Tensor
     V: Tensor | None = None
     AX: Tensor | None = None
+    usable: bool = True
+
+    @property
+    def rank(self) -> int:
+        """Columns of each factor."""
+        return self.A.shape[-1]
+
+    def negated(self) -> "Factors":
+        """Factors of the gradient times -1."""
+        return Factors(-self.A, self.B, self.V, None if self.AX is None else -self.AX, self.usable)
+
+    def has_squares(self, natural: bool) -> bool:
+        """Whether squares of the entries, and of those of the product, are certain not to overflow.
+
+        A `natural` step makes factors longer before it multiplies them.
+        """
+        most = LARGEST_GRADIENT[self.A.dtype]
+        a, b = (float(torch.linalg.vector_norm(F)) for F in (self.A, self.B))
+        if natural:
+            return all(x <= most for x in (a, b, a * b * lengthening(*self.B.shape[-2:])))
+        if a <= most and b <= most and a * b <= most:  # no entry exceeds a norm, found faster
+            return True
+        a, b = float(self.A.abs().max()), float(self.B.abs().max())
+        return all(x <= most for x in (a, b, a * b * self.rank))  # false for NaN
 
 
-def gather(
-    groups: Sequence[dict[str, Any]],
-    weights: Mapping[Tensor, Weight],
-    given: Factors | None,
-    check_options: Callable[[dict[str, Any]], None],
-) -> list[Factored]:
-    """The weights that take a factored step: those given, and those whose layers kept factors."""
-    given = given or {}
+Gradient: TypeAlias = Tensor | Factors
+
+
+class Layout(NamedTuple):
+    """How the dense gradients of a weight lie in memory.
+
+    Args:
+        dtype: Their dtype.
+        strided: Shape and strides of the view as matrices (n, d, k); None if that is a copy.
+    """
+
+    dtype: torch.dtype
+    strided: tuple[tuple[int, ...], tuple[int, ...]] | None
+
+
+def layout_of(gradient: Gradient, weight: Weight) -> Layout | None:
+    """The layout of a dense gradient; None for factors.
+
+    Raises:
+        RuntimeError: If the gradient is sparse.
+    """
+    if isinstance(gradient, Factors):
+        return None
+    if gradient.is_sparse:
+        raise RuntimeError(
+            f"this optimiser needs dense gradients: {weight.name} has a sparse one. Use "
+            "`sparse=False` in the layer, or another optimiser for it."
+        )
+    view = weight.view(gradient)
+    is_copy = view.data_ptr() != gradient.data_ptr()
+    return Layout(gradient.dtype, None if is_copy else (view.shape, view.stride()))
+
+
+class FactorReader:
+    """Reads the gradients of parameters that may have them in factors.
+
+    Args:
+        step: The factored step, which compares products that a layer has kept.
+    """
+
+    def __init__(self, step: FactoredStep) -> None:
+        self._step = step
+        self._products: dict[Weight, tuple[Any, Tensor, Tensor]] = {}
+        self.multiplied: list[Weight] = []
+        """Weights whose factors were multiplied out since the list was last cleared."""
+
+    def read(
+        self,
+        group: dict[str, Any],
+        weights: Mapping[Tensor, Weight],
+        given: GivenFactors,
+        states: Mapping[Tensor, dict[str, Any]],
+    ) -> list[Gradient | None]:
+        """The gradients of a group; nothing is changed.
+
+        Args:
+            group: The group.
+            weights: The weights of the optimiser.
+            given: Factors that the caller of `step` has.
+            states: The states of the weights.
+
+        Raises:
+            FactorError: If factors do not fit.
+            NonFiniteGradientError: If factors are not finite.
+        """
+        found: list[Gradient | None] = []
+        for p in group["params"]:
+            grad = p.grad
+            if p not in given and type(grad) is not FactoredGradient:
+                found.append(grad)
+                continue
+            weight = weights[p]
+            weight.check_shape()
+            _check_options(weight, group)
+            if p not in given:
+                _refuse_processes(weight)
+                factors = _joined(weight, grad)
+            elif grad is None:
+                _check_given(weight, given[p])
+                factors = _oriented(weight, *given[p])
+            else:
+                captured = type(grad) is FactoredGradient
+                raise FactorError(
+                    f"{weight.name} must have one source of its gradient: it has factors and "
+                    f"{'those of a captured layer' if captured else 'a gradient'}. "
+                    "Add them up yourself, or capture all layers that use it."
+                )
+            self._check(weight, group, factors)
+            if multiplies_out(weight, group, factors.rank, factors.A.device, states.get(p, {})):
+                found.append(self._product(weight, factors))
+                self.multiplied.append(weight)
+            else:
+                found.append(factors)
+        return found
+
+    def _check(self, weight: Weight, group: dict[str, Any], factors: Factors) -> None:
+        """Raise for factors that cannot be used, unless only the device will know."""
+        if is_decided_on_device(factors.A):
+            return
+        factors.usable = factors.has_squares(group["natural"])
+        if not factors.usable and group["nonfinite"] == "raise":
+            raise NonFiniteGradientError(
+                f"the factors of {weight.name}, and their product, must be finite and "
+                f"below {LARGEST_GRADIENT[factors.A.dtype]:.0e}, where squares overflow: they are "
+                "not. Nothing was changed; lower the learning rate, or look for the overflow "
+                'in the model; nonfinite="skip" leaves such weights out.'
+            )
+        if factors.usable and factors.V is not None:
+            X = weight.view(weight.p.detach())
+            if not self._step.fits(X, factors.B, factors.V):
+                raise FactorError(
+                    f"{weight.name} must not change between the forward pass and the step: "
+                    "somebody wrote to it, so the factors its layer kept are those of another "
+                    "weight. Call `zero_grad()`, and do both passes again."
+                )
+
+    @torch.no_grad()
+    def _product(self, weight: Weight, factors: Factors) -> Tensor:
+        """The dense gradient, always in the same memory, so that a CUDA graph need not copy it."""
+        kind = factors.A.dtype, weight.p.dtype, factors.A.device
+        if weight not in self._products or self._products[weight][0] != kind:
+            product = factors.A.new_empty(weight.view.matrices)
+            grad = weight.view.restore(product)
+            if grad.dtype != weight.p.dtype or grad.data_ptr() != product.data_ptr():
+                grad = torch.empty_like(grad, dtype=weight.p.dtype)
+            self._products[weight] = kind, product, grad
+        _, product, grad = self._products[weight]
+        with users_precision(factors.A):
+            torch.bmm(factors.A, factors.B.mT, out=product)
+        if grad.data_ptr() != product.data_ptr():  # of another dtype, or a copy
+            grad.copy_(weight.view.restore(product))
+        return grad
+
+
+def refuse_strangers(given: GivenFactors, weights: Mapping[Tensor, Weight]) -> None:
+    """Raise if factors are given for something else than a parameter of the optimiser."""
     strangers = [p for p in given if p not in weights]
     if strangers:
         shape = tuple(getattr(strangers[0], "shape", ()))
@@ -59,31 +206,19 @@ def gather(
             "the keys of `factors` must be parameters of this optimiser: got a "
             f"{type(strangers[0]).__name__} of shape {shape} that it does not have."
         )
-    found = []
-    for group in groups:
-        is_checked = False
-        for p in group["params"]:
-            weight, gradient = weights[p], factored(p)
-            if p not in given and gradient is None:
-                continue
-            if not is_checked:
-                check_options(group)
-                is_checked = True
-            weight.check_shape()
-            _check_options(weight, group)
-            if p in given and p.grad is not None:
-                raise FactorError(
-                    f"{weight.name} must have one source of its gradient: it has factors and "
-                    f"{'a gradient' if formed(p) is not None else 'those of a captured layer'}. "
-                    "Add them up yourself, or capture all layers that use it."
-                )
-            if gradient is None:
-                _check_given(weight, given[p])
-                found.append(_oriented(weight, group, *given[p]))
-            else:
-                _refuse_processes(weight)
-                found.append(_joined(weight, group, gradient))
-    return found
+
+
+def unusable_gradient(weight: Weight, grad: Tensor) -> NonFiniteGradientError:
+    """The error for a dense gradient that is not finite."""
+    from ..kernels._runtime.finite import unusable  # numba, on use
+
+    bad, most = int(unusable(grad).sum()), LARGEST_GRADIENT[grad.dtype]
+    return NonFiniteGradientError(
+        f"the gradient of {weight.name} must be finite: {bad} of its {grad.numel()} "
+        f"entries are NaN, infinite or above {most:.0e}, where products overflow. Nothing "
+        "was changed; lower the learning rate, clip, or look for the overflow in the "
+        'model; nonfinite="skip" leaves such weights out.'
+    )
 
 
 def _check_options(weight: Weight, group: dict[str, Any]) -> None:
@@ -141,19 +276,20 @@ def _refuse_processes(weight: Weight) -> None:
             )
 
 
-def _joined(weight: Weight, group: dict[str, Any], gradient: FactoredGradient) -> Factored:
+def _joined(weight: Weight, gradient: FactoredGradient) -> Factors:
     """The factors of all uses of a layer, and the products that it has computed.
 
-    The output of the layer, before its bias, is X B for a tall weight, what it passes back is
-    A^T X; for a wide one, whose transpose is X, the latter is X B. Of an older weight they are not.
+    The output of the layer, before its bias, is X B for a tall weight, and what it passes back is
+    A^T X; for a wide one, whose transpose is X, the latter is X B. Products of an older weight are
+    not used.
     """
     left, right = gradient.factors()
     if not len(left):  # of an empty batch the gradient is zero, and momentum goes on
-        return _oriented(weight, group, *(F.new_zeros(F.shape[1], 1) for F in (left, right)))
+        return _oriented(weight, *(F.new_zeros(F.shape[1], 1) for F in (left, right)))
     left = gradient.scaled(left)
     exact = left.dtype == right.dtype == weight.p.dtype and weight.p.dtype not in HALVES
     if not exact:
-        return _oriented(weight, group, left.mT, right.mT)
+        return _oriented(weight, left.mT, right.mT)
     A, B = left.mT[None], right.mT[None]
     output = passed = None
     if all(record.version == weight.p._version for record in gradient.records):
@@ -163,22 +299,21 @@ def _joined(weight: Weight, group: dict[str, Any], gradient: FactoredGradient) -
         )
     passed = None if passed is None else gradient.scaled(passed)
     if weight.view.wide:
-        return Factored(weight, group, B, A, None if passed is None else passed.mT[None])
+        return Factors(B, A, None if passed is None else passed.mT[None])
     if output is None:
-        return Factored(weight, group, A, B)
-    AX = None if passed is None else passed[None]
-    return Factored(weight, group, A, B, output.mT[None], AX)
+        return Factors(A, B)
+    return Factors(A, B, output.mT[None], None if passed is None else passed[None])
 
 
 def _all(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The rows of all parts; None where one is missing."""
+    """The rows of all parts; None if one is missing."""
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
     return known[0] if len(known) == 1 else torch.cat(known)
 
 
-def _oriented(weight: Weight, group: dict[str, Any], A: Tensor, B: Tensor) -> Factored:
+def _oriented(weight: Weight, A: Tensor, B: Tensor) -> Factors:
     """The factors of the matrices that the weight is seen as, in the precision of the step."""
     A, B = A.detach(), B.detach()
     if A.ndim == 2:
@@ -186,4 +321,4 @@ def _oriented(weight: Weight, group: dict[str, Any], A: Tensor, B: Tensor) -> Fa
     dtype = torch.float64 if weight.p.dtype == torch.float64 else torch.float32
     if not A.dtype == B.dtype == dtype:
         A, B = A.to(dtype), B.to(dtype)
-    return Factored(weight, group, *((B, A) if weight.view.wide else (A, B)))
+    return Factors(B, A) if weight.view.wide else Factors(A, B)

@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Callable, Collection
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -232,19 +232,6 @@ def block_size_for(block_size: int | str, d: int) -> int | str:
     An integer is the most: matrices with fewer rows are stepped exactly.
     """
     return block_size if isinstance(block_size, int) and block_size < d else "dense"
-
-
-def exact_retraction(
-    group: dict[str, Any], device: torch.device
-) -> Literal["exp", "cayley", "polar"]:
-    """How exact steps are taken: "auto" goes to the nearest point, in the fewest products.
-
-    On CUDA it gives `FlowAdam` no exact steps but those of matrices with fewer rows than a block.
-    """
-    polar = group["block_size"] == "auto" and group["retraction"] == "exp"
-    polar = polar and ("betas" not in group or device.type == "cpu")
-    retraction: Literal["exp", "cayley", "polar"] = group["retraction"]
-    return "polar" if polar else retraction
 
 
 def make_sampler(sampler: str | Sampler, block_size: int) -> Sampler:

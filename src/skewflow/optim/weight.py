@@ -73,6 +73,39 @@ class Weight:
         master: Tensor = state["master"]
         return master
 
+    def matrices(self, state: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """The points and the momentum, if there is one, as matrices (n, d, k)."""
+        M = self.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
+        return self.view(self.points(state)), M
+
+    def views(self, state: dict[str, Any]) -> tuple[Tensor, Tensor | None] | None:
+        """The same for executors to keep; None if writing to it would not write to the weight."""
+        tensors = [self.points(state).detach()]
+        tensors += [state["momentum_buffer"]] if "momentum_buffer" in state else []
+        if any(t.is_inference() for t in tensors):
+            return None
+        views = [self.view(t) for t in tensors]
+        if any(view.data_ptr() != t.data_ptr() for view, t in zip(views, tensors, strict=True)):
+            return None
+        return views[0], views[1] if len(views) > 1 else None
+
+    def write_back(self, state: dict[str, Any], X: Tensor, M: Tensor | None = None) -> None:
+        """Bring points and momentum into the state and the parameter, as far as they are copies."""
+        if M is not None and M.data_ptr() != state["momentum_buffer"].data_ptr():
+            state["momentum_buffer"].copy_(self.view.restore(M))
+        stepped: Tensor = state.get("master", self.p)
+        if X.untyped_storage().data_ptr() != stepped.untyped_storage().data_ptr():
+            stepped.copy_(self.view.restore(X))  # the memory has no such view
+        if stepped is not self.p:
+            self.p.copy_(stepped)
+
+    def move_buffers(self, state: dict[str, Any]) -> None:
+        """Bring momentum and second moments to the dtype and the device of the points."""
+        points = self.points(state)
+        for key in ("momentum_buffer", "exp_avg_sq"):
+            if key in state:
+                state[key] = state[key].to(points)
+
     def renew_master(self, state: dict[str, Any]) -> None:
         """Begin with the orthogonal matrices nearest to the halves, which are rounded."""
         nearest = _nearest(self.view(self.p.detach()).float())
@@ -174,19 +207,6 @@ def _nearest(X: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
     for _ in range(POLISHES):
         polish_(Y)
     return Y
-
-
-def steps_taken(state: dict[str, Any], steps: int) -> int | Tensor:
-    """How many steps a weight with second moments has taken, after `steps` of its optimiser.
-
-    Steps without a gradient, and those it was left out of, do not count. On CUDA the latter are
-    known only there.
-    """
-    skipped = state.get("skipped", 0)
-    if isinstance(skipped, Tensor) and skipped.device.type == "cpu":
-        skipped = int(skipped)
-    taken: int | Tensor = steps - state["since"] - skipped
-    return taken
 
 
 def check_admitted(params: Iterable[Tensor], weights: Collection[Tensor]) -> None:

@@ -1,102 +1,63 @@
-"""A step of one weight by itself: compiled on the CPU, or drawn by a sampler on the host."""
+"""Random blocks of one weight: compiled loops on a CPU, the reference elsewhere."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
-
-import torch
-from torch import Tensor
+from collections.abc import Hashable, Sequence
 
 from ...kernels.block_step import step_
 from ...kernels.row_moments.reference import row_moments
-from ..options import is_fused
-from ..plan import Alone, Plan
-from ..weight import Weight, steps_taken
-from .sampled_blocks import Drawn, draw, generator_of, samplers_of, turn_
+from ..gradient import unusable_gradient
+from .executor import Context, Executor, Member, Settings
 
 
-def draw_all(
-    plans: Sequence[Plan],
-    states: Mapping[Tensor, dict[str, Any]],
-    time: Callable[[torch.device], int],
-) -> dict[Weight, Drawn]:
-    """The draws of all samplers on the host, before a weight moves; all, or none of them."""
-    on_host = [plan for plan in plans if plan.rest and not is_fused(plan.group["sampler"])]
-    drawn: dict[Weight, Drawn] = {}
-    if not on_host:
-        return drawn
-    with torch.no_grad(), ExitStack() as undo:
-        for plan in on_host:
-            for one in plan.rest:
-                if one.weight not in plan.left_out:
-                    steps, state = time(one.weight.p.device), states[one.weight.p]
-                    drawn[one.weight] = _draw(plan.group, one, state, steps, undo)
-        undo.pop_all()
-    return drawn
+class Blocks(Executor):
+    """One weight, in blocks that the kernel draws.
 
-
-def _draw(
-    group: dict[str, Any], one: Alone, state: dict[str, Any], steps: int, undo: ExitStack
-) -> Drawn:
-    """What the samplers of a weight draw for its next step; no weight and no moment moves.
-
-    Args:
-        group: Its options.
-        one: The weight, its block size and the numbers of the step.
-        state: Its state.
-        steps: Steps of the optimiser before.
-        undo: Gets what brings samplers and generator back to where they were.
+    It keeps the weight and its momentum as matrices, since making these views would take a small
+    weight as long as its step.
     """
-    update, weight = one.update, one.weight
-    assert weight.p.grad is not None and isinstance(one.size, int)
-    samplers = samplers_of(state, group, weight, one.size)
-    generator = generator_of(state, weight, update.seed)
-    undo.callback(generator.set_state, generator.get_state())
-    for sampler in samplers:
-        undo.callback(sampler.load_state_dict, sampler.state_dict())
-    X, G, M = _operands(weight, state)
-    squares = moments = None
-    if update.beta2 is not None:
-        squares = state["exp_avg_sq"].clone()
-        moments = row_moments(squares, G, steps_taken(state, steps), update)
-    return Drawn(draw(X, G, M, update, samplers, generator, moments), squares)
 
+    def __init__(self, members: Sequence[Member], settings: Settings) -> None:
+        from ...kernels._runtime.finite import is_usable  # numba, on use
 
-def step_alone(
-    one: Alone,
-    state: dict[str, Any],
-    steps: int,
-    drawn: Drawn | None,
-    store: Callable[[Weight, Tensor], None],
-) -> None:
-    """Step it.
+        super().__init__(members, settings)
+        (member,) = members
+        self._weight, self._state, self._index = member.weight, member.state, member.index
+        assert member.gradient is not None and isinstance(member.choice.size, int)
+        self._size, self._layout = member.choice.size, member.gradient.strided
+        self._device = member.weight.p.device
+        self._views = member.weight.views(member.state)
+        self._copies = self._views is None or member.weight.is_half
+        self._given, self._update = (
+            settings.update,
+            settings.update.with_stream(member.weight.stream),
+        )
+        self._is_usable = is_usable
 
-    Args:
-        one: The weight, its block size and the numbers of the step.
-        state: Its state.
-        steps: Steps of the optimiser before.
-        drawn: What its samplers have drawn; None where the kernels draw.
-        store: Brings the stepped points into the parameter, if they are a copy.
-    """
-    update, weight, size = one.update, one.weight, one.size
-    assert isinstance(size, int)
-    X, G, M = _operands(weight, state)
-    if drawn is not None:
-        turn_(X, G, M, update, drawn.estimates)
-        if drawn.squares is not None:
-            state["exp_avg_sq"].copy_(drawn.squares)
-    else:
-        moments = None
+    @staticmethod
+    def key(member: Member, settings: Settings) -> Hashable:
+        """Each weight has an executor."""
+        return None if member.gradient is None or member.choice.size == "dense" else id(member)
+
+    def prepare(self, context: Context) -> None:
+        """Check the gradient."""
+        grad = context.gradients[self._index]
+        self.left_out = () if self._is_usable(grad) else self.members
+        if self.left_out and not self.skips:
+            raise unusable_gradient(self._weight, grad)
+
+    def step(self, context: Context) -> None:
+        """Step the weight."""
+        weight, state, grad = self._weight, self._state, context.gradients[self._index]
+        if self.left_out:
+            state["skipped"] += 1
+            return
+        if context.update is not self._given:
+            self._given, self._update = context.update, context.update.with_stream(weight.stream)
+        X, M = self._views or weight.matrices(state)
+        G = weight.view(grad) if self._layout is None else grad.as_strided(*self._layout)
+        update, moments = self._update, None
         if update.beta2 is not None:
-            moments = row_moments(state["exp_avg_sq"], G, steps_taken(state, steps), update)
-        step_(X, G, M, steps, update, size, moments)
-    if M is not None and M.data_ptr() != state["momentum_buffer"].data_ptr():
-        state["momentum_buffer"].copy_(weight.view.restore(M))  # M was a copy
-    store(weight, X)
-
-
-def _operands(weight: Weight, state: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The points, their gradient and their momentum, as matrices."""
-    assert weight.p.grad is not None
-    M = weight.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
-    return weight.view(weight.points(state)), weight.view(weight.p.grad), M
+            taken = context.clock.taken(state, self._device)
+            moments = row_moments(state["exp_avg_sq"], G, taken, update)
+        step_(X, G, M, context.clock.time(self._device), update, self._size, moments)
+        if self._copies:
+            weight.write_back(state, X, M)

@@ -1,66 +1,74 @@
-"""Weights of one shape that take the exact step together, as one batch."""
+"""Exact steps in a batch: weights of one shape are stacked and stepped at once."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ...errors import NonFiniteError, NonFiniteGradientError
+from ...errors import NonFiniteGradientError
 from ...geometry.precision import full_precision
 from ...kernels._runtime.devices import on_device
-from ...kernels._runtime.graphs import Graphs, is_capturing
 from ...kernels.exact_polar import polar_step
 from ...kernels.exact_step import exact_step
 from ...kernels.polish import polish_
 from ...kernels.row_moments.reference import row_moments
 from ...kernels.tangent import tangent_part
-from ...kernels.update import LARGEST_GRADIENT, Update, direction
-from ..drift import Store, is_due
-from ..weight import Weight, steps_taken
-from .dense_matrix import single_of
-from .graph_replay import Replayed, has_graph
+from ...kernels.update import LARGEST_GRADIENT, direction
+from ..drift import POLISH_EVERY, accumulates_rounding
+from ..gradient import unusable_gradient
+from .dense_matrix import DenseMatrix
+from .executor import STACKED, Context, Executor, Member, Settings
+from .graph_replay import GraphReplay, has_graph
 
 
-class Lot:
-    """Weights with the same matrices (n, d, k) on one device, whose block size is "dense".
+class DenseBatch(Executor):
+    """Weights with the same matrices (n, d, k) on one device.
 
-    A network has many small weights of few shapes: one batched exponential costs the device little
-    more than one, and the host no more. What CUDA kernels can do without the host, and is not
-    large, is one CUDA graph from the third step on: then the host hardly counts at all.
-
-    Args:
-        weights: The weights.
-        states: Their states.
-        graphs: Makes the CUDA graph.
-        skip: Leave out weights whose gradient is not finite, and count them.
+    A network has many small weights of few shapes: one batched step costs the device little more
+    than the step of one, and the host no more. A step that CUDA kernels take without the host, and
+    that is not large, is one CUDA graph from the third on.
     """
 
-    def __init__(
-        self,
-        weights: Sequence[Weight],
-        states: Sequence[dict[str, Any]],
-        graphs: Graphs,
-        *,
-        skip: bool,
-    ) -> None:
-        self.weights, self._states, self._skip = list(weights), list(states), skip
-        device = weights[0].p.device
-        self._params = [weight.p for weight in weights]
-        points = [weight.points(state) for weight, state in zip(weights, states, strict=True)]
-        self._replayed = Replayed(graphs) if has_graph(points) else None
-        self._bad = torch.zeros(len(weights), dtype=torch.bool, device=device)
-        pinned = device.type == "cuda"
-        self._seen = torch.zeros(len(weights), dtype=torch.bool, pin_memory=pinned)
-        self._told = memoryview(self._seen.numpy().data)  # the same memory, which is read faster
-        self._single = single_of(weights, states)
+    def __init__(self, members: Sequence[Member], settings: Settings) -> None:
+        super().__init__(members, settings)
+        self._params = [member.weight.p for member in members]
+        self._retraction = members[0].choice.retraction
+        self._rounds = accumulates_rounding(members[0].weight, self._retraction)
+        points, device = [m.weight.points(m.state) for m in members], self._params[0].device
+        self._replay: GraphReplay | None = None
+        if has_graph(points) and settings.update.beta2 is None and self._retraction != "cayley":
+            self._replay = GraphReplay(settings.shared.graphs(device))
+        self._on_cuda = device.type == "cuda"
+        self._bad = torch.zeros(len(members), dtype=torch.bool, device=device)
+        self._seen = torch.zeros(len(members), dtype=torch.bool, pin_memory=self._on_cuda)
+        self._seen_fast = memoryview(self._seen.numpy().data)  # the same memory, read faster
+
+    @staticmethod
+    def key(member: Member, settings: Settings) -> Hashable:
+        """Weights that are one batch: of one kind, and not large."""
+        weight, state = member.weight, member.state
+        if member.gradient is None or member.choice.size != "dense":
+            return None
+        points, large = weight.points(state), weight.p.numel() > STACKED
+        alone = id(member) if large else settings.apart(member)
+        kinds = points.device, points.dtype, member.gradient.dtype, weight.view.matrices
+        return (*kinds, "momentum_buffer" in state, alone)
+
+    @classmethod
+    def make(cls, members: Sequence[Member], settings: Settings) -> Executor:
+        """The executor of weights of equal key: a single matrix on a CPU has a faster one."""
+        if len(members) == 1 and DenseMatrix.key(members[0], settings) is not None:
+            return DenseMatrix(members, settings)
+        return cls(members, settings)
 
     def complain(self) -> None:
-        """Raise if a gradient of an earlier step, on CUDA, was not finite."""
-        if True not in self._told:
+        """Raise for gradients of earlier steps, on CUDA, that were not finite."""
+        if True not in self._seen_fast:
             return
-        names = [w.name for w, bad in zip(self.weights, self._seen, strict=True) if bad]
+        bad = zip(self.members, self._seen, strict=True)
+        names = [member.weight.name for member, is_bad in bad if is_bad]
         self._bad.zero_()
         self._seen.zero_()
         raise NonFiniteGradientError(
@@ -69,141 +77,113 @@ class Lot:
             "in the model."
         )
 
-    def step(
-        self,
-        update: Update,
-        retraction: Any,
-        time: Callable[[], int],
-        left_out: Collection[Weight],
-        store: Store,
-    ) -> None:
-        """Step all weights but those left out.
+    def prepare(self, context: Context) -> None:
+        """Raise what was reported; on a CPU check the gradients."""
+        from ...kernels._runtime.finite import is_usable  # numba, on use
 
-        Args:
-            update: The numbers of the step.
-            retraction: "exp", "cayley" or "polar".
-            time: Steps done before, on the host.
-            left_out: Weights that stay as they are.
-            store: Brings stepped points into their parameter, if they are a copy.
-        """
-        pairs = zip(self.weights, self._states, strict=True)
-        members = [pair for pair in pairs if pair[0] not in left_out]
-        if not members:
+        self.complain()
+        if context.capturing and context.update.beta2 is not None:
+            raise RuntimeError(
+                "an exact step with second moments cannot be captured in a CUDA graph: its "
+                "corrections need the count of steps on the host. Use a block size, or FlowSGD."
+            )
+        if self._on_cuda:
             return
-        try:
-            if self._single is not None and self._single.takes(update, retraction):
-                self._single.step(update, retraction, time)
-            else:
-                self._step_together(members, update, retraction, time, store)
-        except NonFiniteError:
-            for weight in self.weights:
-                weight.nearest()  # raises an error that names the weight
-            raise
-        due = [pair for pair in members if is_due(*pair, retraction)]
-        if due:
-            points = [weight.view(weight.points(state)) for weight, state in due]
-            X = _batch(points)
-            polish_(X)
-            _put(points, X)
-            for (weight, _), point in zip(due, points, strict=True):
-                store(weight, point)
+        grads = context.gradients
+        self.left_out = [m for m in self.members if not is_usable(grads[m.index], by_torch=True)]
+        if self.left_out and not self.skips:
+            raise unusable_gradient(self.left_out[0].weight, grads[self.left_out[0].index])
 
-    def _step_together(
-        self,
-        members: Sequence[tuple[Weight, dict[str, Any]]],
-        update: Update,
-        retraction: Any,
-        time: Callable[[], int],
-        store: Store,
-    ) -> None:
-        """All of them as one batch, on CUDA as a graph where that can be."""
-        grads: list[Any] = [weight.p.grad for weight, _ in members]
-
-        def move(Gs: Sequence[Tensor], lr: float | Tensor) -> None:
-            self._move(members, Gs, lr, update, retraction, time, store)
-
-        on_cuda = grads[0].device.type == "cuda"
-        if self._can_replay(update, retraction):
-            assert self._replayed is not None
+    def step(self, context: Context) -> None:
+        """Step all weights but those left out."""
+        members = self.members
+        if self.left_out:
+            for member in self.left_out:
+                member.state["skipped"] += 1
+            members = [member for member in members if member not in self.left_out]
+            if not members:
+                return
+        update, grads = context.update, [context.gradients[m.index] for m in members]
+        move = partial(self._move, members, context)
+        if self._replay is not None and not context.capturing:
             precision = torch.backends.cuda.matmul.fp32_precision
-            fixed = (update.momentum, update.nesterov, update.maximize, retraction, precision)
-            if self._replayed(move, grads, update.lr, fixed):
+            fixed = (update.momentum, update.nesterov, update.maximize, precision)
+            if self._replay(move, grads, update.lr, fixed):
                 increment_version(self._params)
         else:
-            move(grads, on_device(update.lr, grads[0].device) if on_cuda else update.lr)
-        if on_cuda and not self._skip:
+            move(grads, on_device(update.lr, grads[0].device) if self._on_cuda else update.lr)
+        if self._on_cuda and not self.skips:
             # Not in the graph: pinned memory would not know until when the replays use it.
             self._seen.copy_(self._bad, non_blocking=True)
-
-    def _can_replay(self, update: Update, retraction: str) -> bool:
-        """Whether the step is the same for the host at any time, and nobody else captures it."""
-        if self._replayed is None or update.beta2 is not None or retraction == "cayley":
-            return False
-        return not is_capturing()
+        if self._rounds and not context.capturing:
+            self._polish(members)
 
     def _move(
         self,
-        members: Sequence[tuple[Weight, dict[str, Any]]],
+        members: Sequence[Member],
+        context: Context,
         grads: Sequence[Tensor],
         lr: float | Tensor,
-        update: Update,
-        retraction: Any,
-        time: Callable[[], int],
-        store: Store,
     ) -> None:
-        """The step, given the gradients and the learning rate, on CUDA as a tensor."""
-        weights, states = zip(*members, strict=True)
-        n = weights[0].num_matrices
-        points = [weight.view(weight.points(state)) for weight, state in members]
-        G = _batch([weight.view(grad) for weight, grad in zip(weights, grads, strict=True)])
+        """The step, given the gradients and the learning rate, which on CUDA is a tensor."""
+        update = context.update
+        points, buffers = zip(*(m.weight.matrices(m.state) for m in members), strict=True)
+        G = _stack([m.weight.view(grad) for m, grad in zip(members, grads, strict=True)])
         w = None
         if update.beta2 is not None:
-            steps = time()
-            moved = [
-                row_moments(state["exp_avg_sq"], part, steps_taken(state, steps), update)
-                for state, part in zip(states, torch.split(G, n), strict=True)
-            ]
-            w = _batch(moved)
-        X, M = _batch(points), None
-        if "momentum_buffer" in states[0]:
-            buffers = [weight.view(state["momentum_buffer"]) for weight, state in members]
-            M = _batch(buffers)
+            parts = torch.split(G, len(points[0]))
+            moved = []
+            for member, part in zip(members, parts, strict=True):
+                taken = context.clock.taken(member.state, G.device)
+                moved.append(row_moments(member.state["exp_avg_sq"], part, taken, update))
+            w = _stack(moved)
+        X, M = _stack(points), None if buffers[0] is None else _stack(buffers)
         D, new = direction(G.to(X.dtype), M, update)
         finite = None
-        if X.device.type == "cuda":  # elsewhere the gradients were looked at before the step
+        if self._on_cuda:
             finite = self._usable(D)
             D = torch.where(self._each(finite, D), D, 0)
         # The normal part of a momentum gives no force here, but would from the next point's view.
-        if retraction == "polar" and w is None and not update.nesterov:
+        if self._retraction == "polar" and w is None and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
         else:
             with full_precision():
                 new = None if new is None else tangent_part(X, new)
-            Y = exact_step(X, D, lr, retraction, w)
+            Y = exact_step(X, D, lr, self._retraction, w)
         if new is not None:
             if finite is not None:
                 assert M is not None
                 new = torch.where(self._each(finite, D), new, M)
-            _put(buffers, new)
-            for weight, state, buffer in zip(weights, states, buffers, strict=True):
-                if buffer.data_ptr() != state["momentum_buffer"].data_ptr():  # it was a copy
-                    state["momentum_buffer"].copy_(weight.view.restore(buffer))
-        if finite is not None:
-            Y = self._reported(X, Y, finite)
-        _put(points, Y)
-        for weight, point in zip(weights, points, strict=True):
-            store(weight, point)
+            _unstack(buffers, new)
+        _unstack(points, Y if finite is None else self._reported(X, Y, finite))
+        for member, point, buffer in zip(members, points, buffers, strict=True):
+            member.weight.write_back(member.state, point, buffer)
+
+    def _polish(self, members: Sequence[Member]) -> None:
+        """Count the steps, and polish the weights that have taken many."""
+        due = []
+        for member in members:
+            member.state["turns"] = member.state.get("turns", 0) + 1
+            if member.state["turns"] % POLISH_EVERY == 0:
+                due.append(member)
+        if due:
+            points = [member.weight.matrices(member.state)[0] for member in due]
+            X = _stack(points)
+            polish_(X)
+            _unstack(points, X)
+            for member, point in zip(due, points, strict=True):
+                member.weight.write_back(member.state, point)
 
     def _usable(self, D: Tensor) -> Tensor:
         """For each weight, whether no product of its direction overflows."""
-        return self._largest(D) <= LARGEST_GRADIENT[D.dtype]  # which NaN is not
+        return self._largest(D) <= LARGEST_GRADIENT[D.dtype]  # false for NaN
 
     def _reported(self, X: Tensor, Y: Tensor, finite: Tensor) -> Tensor:
         """The stepped points, or the old ones where a product overflowed; notes which."""
         good = self._largest(Y) < float("inf")
         bad = (finite & good).logical_not_()
-        if self._skip:
-            skipped = [state["skipped"] for state in self._states]
+        if self.skips:
+            skipped = [member.state["skipped"] for member in self.members]
             torch._foreach_add_(skipped, bad.to(torch.int64).unbind())
         else:
             self._bad.logical_or_(bad)
@@ -211,23 +191,23 @@ class Lot:
 
     def _largest(self, matrices: Tensor) -> Tensor:
         """The largest entry of each weight; on CUDA none is left out on the host."""
-        apart = matrices.view(len(self.weights), -1, *matrices.shape[1:])
+        apart = matrices.view(len(self.members), -1, *matrices.shape[1:])
         return torch.linalg.vector_norm(apart, ord=float("inf"), dim=(1, 2, 3))
 
     def _each(self, weights: Tensor, matrices: Tensor) -> Tensor:
         """From one value a weight to one a matrix."""
-        n = len(matrices) // len(self.weights)
+        n = len(matrices) // len(self.members)
         return (weights.repeat_interleave(n) if n > 1 else weights)[:, None, None]
 
 
-def _batch(tensors: Sequence[Tensor]) -> Tensor:
+def _stack(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors as one; a single one as it is."""
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
-def _put(tensors: list[Tensor], batch: Tensor) -> None:
-    """The inverse of `_batch`, into tensors that are there."""
+def _unstack(tensors: Sequence[Tensor], batch: Tensor) -> None:
+    """The inverse of `_stack`, into tensors that exist."""
     if len(tensors) == 1:
         tensors[0].copy_(batch)
     else:
-        torch._foreach_copy_(tensors, list(torch.split(batch, len(tensors[0]))))
+        torch._foreach_copy_(list(tensors), list(torch.split(batch, len(tensors[0]))))

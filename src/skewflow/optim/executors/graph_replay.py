@@ -1,4 +1,4 @@
-"""A step that is one CUDA graph from the third time on: the host then has little to do."""
+"""A step that is one CUDA graph from the third time on, so that the host has little to do."""
 
 from collections.abc import Callable, Hashable, Sequence
 
@@ -13,19 +13,19 @@ WARM_UP = 2
 """Steps after which everything is compiled and loaded."""
 
 LARGEST = 1 << 23
-"""Most entries of the points: larger steps keep the device busy by themselves, and what a graph
-computes on the way, about twelve times the points, stays allocated."""
+"""Most entries of the points. Larger steps keep the device busy by themselves, and a graph keeps
+what it computes on the way, about twelve times the points, allocated."""
 
 Step = Callable[[Sequence[Tensor], Tensor], None]
 """Takes gradients and the learning rate, a float64 on the device. All else that it reads or writes
-stays where it is, and what it allocates is free at its end."""
+stays at its address, and what it allocates is free at its end."""
 
 
-class Replayed:
+class GraphReplay:
     """The graph of a step, its gradients and its learning rate.
 
-    The graph reads the gradients where they are, until they move: then it gets memory of its own,
-    into which they are copied.
+    The graph reads the gradients at their addresses until they move. Then it gets memory of its
+    own, and the gradients are copied into it.
 
     Args:
         graphs: Makes the graph.
@@ -47,10 +47,10 @@ class Replayed:
             step: The step.
             grads: Gradients, always of the same layouts.
             lr: Learning rate.
-            fixed: Whatever else the step depends on; another value drops the graph.
+            fixed: Everything else that the step depends on; another value drops the graph.
 
         Returns:
-            Whether it was replayed, so that torch has not seen it.
+            Whether the step was replayed, so that torch has not seen it.
         """
         if fixed != self._fixed:
             self._graph, self._steps, self._fixed = None, 0, fixed

@@ -1,13 +1,56 @@
-"""The momentum of factored steps: factors of the last gradients' tangent parts, side by side."""
+"""Momentum of steps by factors: factors of the last gradients' tangent parts, side by side."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...errors import FactorError
+from ...geometry.precision import is_exact
 from ...kernels._runtime.graphs import is_capturing
+from ...kernels.rotate_factored.dispatch import is_decided_on_device
+from ...kernels.tangent import tangent_factors
 from ...kernels.update import Update
+from ..auto import has_moved
+from ..gradient import Factors
+from .executor import Context, Member, Settings
+from .low_rank import LowRank
+
+
+class LowRankMomentum(LowRank):
+    """One weight, stepped by factors of its gradient and of those of the steps before."""
+
+    @staticmethod
+    def key(member: Member, settings: Settings) -> Hashable:
+        """Each weight has an executor."""
+        return LowRank.key(member, settings) if settings.update.momentum > 0 else None
+
+    def prepare(self, context: Context) -> None:
+        """Refuse a weight that has the momentum of dense gradients."""
+        super().prepare(context)
+        if context.options["block_size"] != "auto" and has_moved(self._state):
+            raise FactorError(
+                f"{self._weight.name} must be stepped either by gradients or by factors when "
+                "there is momentum: its momentum is that of gradients. Make a new optimiser, "
+                "or set `momentum` to 0."
+            )
+
+    def direction(
+        self, X: Tensor, given: Factors, context: Context
+    ) -> tuple[Factors, Tensor | None]:
+        """The factors of the gradient and of the momentum."""
+        for key in ("momentum_buffer", "by_gradients"):  # zeros, as `prepare` has seen
+            self._state.pop(key, None)
+        # What CUDA reports late is not yet checked.
+        known = is_exact(X) and not is_decided_on_device(given.A)
+        V, AX = (given.V, given.AX) if known else (None, None)
+        tangent = tangent_factors(X, given.A, given.B, V, AX)
+        window = context.options["factor_window"]
+        pair = given.A, given.B
+        A, B, finite = with_momentum(self._state, pair, tangent, context.update, window)
+        return Factors(A, B), finite
 
 
 def with_momentum(

@@ -1,8 +1,8 @@
-"""Steps with any sampler: the estimate is drawn on the host, matrix by matrix."""
+"""Blocks of one weight that a sampler draws on the host, matrix by matrix."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -12,25 +12,100 @@ from ..._typing import MatrixBlocks
 from ...kernels.block_step import rotate_
 from ...kernels.permutation.reference import make_key, scalar
 from ...kernels.rotate_blocks.reference import divide_blocks
+from ...kernels.row_moments.reference import row_moments
 from ...kernels.update import Update, direction
 from ...samplers import Sampler
 from ...tournaments.edge_weights import EdgeWeights
 from ...tournaments.partitions import Partition
-from ..options import make_sampler
-from ..weight import Weight
+from ..gradient import unusable_gradient
+from ..options import is_fused, make_sampler
+from .executor import Context, Draws, Executor, Member, Settings
+
+Estimate = tuple[Partition, MatrixBlocks]
+"""Blocks of rows, and the estimate of the generator inside of them."""
 
 
-@dataclass
-class Drawn:
-    """What the samplers of a weight have drawn for one step.
+class SampledBlocks(Executor):
+    """One weight, in blocks that a sampler draws for each of its matrices.
 
-    Args:
-        estimates: For each matrix the blocks of rows, and the estimate inside of them.
-        squares: The new second moments of the rows, or None.
+    A sampler may refuse a generator, so all weights of an optimiser draw before the first one
+    moves.
     """
 
-    estimates: list[tuple[Partition, MatrixBlocks]]
-    squares: Float[Tensor, "n d"] | None
+    def __init__(self, members: Sequence[Member], settings: Settings) -> None:
+        super().__init__(members, settings)
+        (member,) = members
+        self._weight, self._state, self._index = member.weight, member.state, member.index
+        seed, sampler = settings.options["seed"], settings.options["sampler"]
+        size, num_matrices = member.choice.size, member.weight.num_matrices
+        assert isinstance(size, int)
+        if "samplers" not in self._state:
+            self._state["samplers"] = [make_sampler(sampler, size) for _ in range(num_matrices)]
+        if "generator" not in self._state:
+            self._state["generator"] = _generator(seed, member.weight.stream)
+        self._estimates: list[Estimate] = []
+        self._squares: Tensor | None = None
+        self._undo: list[Callable[[], object]] = []
+
+    @staticmethod
+    def key(member: Member, settings: Settings) -> Hashable:
+        """Each weight has an executor."""
+        fused = is_fused(settings.options["sampler"]) or member.choice.size == "dense"
+        return None if member.gradient is None or fused else id(member)
+
+    def prepare(self, context: Context) -> None:
+        """Check the gradient, and draw."""
+        from ...kernels._runtime.finite import is_usable  # numba, on use
+
+        weight, state, grad = self._weight, self._state, context.gradients[self._index]
+        self._undo = []
+        self.left_out = () if is_usable(grad) else self.members
+        if self.left_out:
+            if not self.skips:
+                raise unusable_gradient(weight, grad)
+            return
+        generator, samplers = state["generator"], state["samplers"]
+        before = generator.get_state()
+        self._undo.append(lambda: generator.set_state(before))
+        for sampler in samplers:
+            self._undo.append(partial(sampler.load_state_dict, sampler.state_dict()))
+        update = context.update
+        (X, M), G, moments = weight.matrices(state), weight.view(grad), None
+        self._squares = None
+        if update.beta2 is not None:
+            self._squares = state["exp_avg_sq"].clone()
+            taken = context.clock.taken(state, weight.p.device)
+            moments = row_moments(self._squares, G, taken, update)
+        self._estimates = draw(X, G, M, update, samplers, generator, moments)
+
+    def undo(self) -> None:
+        """Bring the samplers and their generator back to where they were."""
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def step(self, context: Context) -> None:
+        """Take the step that was drawn; the momentum turns with its rows."""
+        weight, state, update = self._weight, self._state, context.update
+        if self.left_out:
+            state["skipped"] += 1
+            return
+        (X, M), G = weight.matrices(state), weight.view(context.gradients[self._index])
+        _, new = direction(G.to(X.dtype), M, update)
+        if M is not None and new is not None:
+            M.copy_(new)
+        for b, (partition, blocks) in enumerate(self._estimates):
+            rotate_(X[b], None if M is None else M[b], partition, blocks, update)
+        if self._squares is not None:
+            state["exp_avg_sq"].copy_(self._squares)
+        weight.write_back(state, X, M)
+        self._estimates, self._undo = [], []
+
+    def draws(self) -> Draws:
+        """Draws of the next steps, from copies."""
+        samplers = deepcopy(self._state["samplers"])
+        generator = self._state["generator"].clone_state()
+        return lambda b, W: samplers[b].sample(W, generator=generator)
 
 
 def draw(
@@ -41,11 +116,8 @@ def draw(
     samplers: Sequence[Sampler],
     generator: torch.Generator,
     moments: Float[Tensor, "n d"] | None = None,
-) -> list[tuple[Partition, MatrixBlocks]]:
-    """The estimates of a step, with one sampler for each matrix; no tensor is changed.
-
-    Second moments of the rows, if given, divide the drawn planes.
-    """
+) -> list[Estimate]:
+    """The estimate of each matrix for a step; second moments of the rows divide its planes."""
     D, _ = direction(G.to(X.dtype), M, update)
     estimates = []
     for b, (X_b, D_b, sampler) in enumerate(zip(X, D, samplers, strict=True)):
@@ -58,39 +130,9 @@ def draw(
     return estimates
 
 
-def turn_(
-    X: Float[Tensor, "n d k"],
-    G: Float[Tensor, "n d k"],
-    M: Float[Tensor, "n d k"] | None,
-    update: Update,
-    estimates: Sequence[tuple[Partition, MatrixBlocks]],
-) -> None:
-    """Take the step that was drawn, in place; the momentum M turns with its rows."""
-    _, new = direction(G.to(X.dtype), M, update)
-    if M is not None and new is not None:
-        M.copy_(new)
-    for b, (partition, blocks) in enumerate(estimates):
-        rotate_(X[b], None if M is None else M[b], partition, blocks, update)
-
-
-def samplers_of(
-    state: dict[str, Any], group: dict[str, Any], weight: Weight, size: int
-) -> list[Sampler]:
-    """The samplers of a weight's matrices, made once."""
-    if "samplers" not in state:
-        make = [make_sampler(group["sampler"], size) for _ in range(weight.num_matrices)]
-        state["samplers"] = make
-    samplers: list[Sampler] = state["samplers"]
-    return samplers
-
-
-def generator_of(state: dict[str, Any], weight: Weight, seed: int) -> torch.Generator:
-    """What a weight's samplers draw from, made once."""
-    if "generator" not in state:
-        # Drawing happens on the CPU: these samplers decide on the host anyway.
-        # Hashed, because a CPU generator takes only the low 32 bits of its seed.
-        cpu = torch.device("cpu")
-        key = make_key(scalar(seed, cpu), scalar(weight.stream, cpu), scalar(0, cpu))
-        state["generator"] = torch.Generator().manual_seed(int(key))
-    generator: torch.Generator = state["generator"]
-    return generator
+def _generator(seed: int, stream: int) -> torch.Generator:
+    """What the samplers of a weight draw from, on the CPU, since they decide on the host anyway."""
+    cpu = torch.device("cpu")
+    # Hashed, because a CPU generator takes only the low 32 bits of its seed.
+    key = make_key(scalar(seed, cpu), scalar(stream, cpu), scalar(0, cpu))
+    return torch.Generator().manual_seed(int(key))
