@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and whose damage is noticed when they are read."""
+"""Files that are written atomically, and checkpoints whose checksum is verified when read."""
 
 import hashlib
 import io
@@ -12,26 +12,29 @@ import torch
 from .errors import CheckpointError
 
 _MARK = b"\nsha256 "
-_ENDING = len(_MARK) + 64 + 1  # the mark, the digest in hexadecimal, the end of the line
+"""Stands between the data and the hexadecimal digest in the last line of a file."""
+
+_LINE_LENGTH = len(_MARK) + 64 + 1
+"""Bytes of that line: the mark, 64 digits and the newline."""
 
 
 def save_checked(path: Path, value: Any) -> None:
     """Write tensors and containers of them atomically, followed by the SHA-256 of the bytes.
 
-    `torch.load` reads such a file as well, but does not check it.
+    `torch.load` can read such a file too, but does not verify it.
     """
     buffer = io.BytesIO()
     torch.save(value, buffer)
     data = buffer.getvalue()
-    write_atomically(path, data + _ending(data))
+    write_atomically(path, data + _checksum_line(data))
 
 
 def load_checked(path: Path, way_out: str) -> Any:
-    """Read what `save_checked` wrote, with all tensors on the CPU; no code in the file is run.
+    """Read what `save_checked` wrote, with all tensors on the CPU; code in the file is not run.
 
     Args:
         path: The file.
-        way_out: What a user can do about a damaged file: the end of the message.
+        way_out: What a user can do about a damaged file; the last sentence of the message.
 
     Raises:
         CheckpointError: If the file is missing, damaged, cut short, or of another kind.
@@ -41,27 +44,27 @@ def load_checked(path: Path, way_out: str) -> Any:
         whole = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{rule}: {error.strerror or error}. {way_out}") from error
-    data, ending = whole[:-_ENDING], whole[-_ENDING:]
-    if not ending.startswith(_MARK):
+    data, line = whole[:-_LINE_LENGTH], whole[-_LINE_LENGTH:]
+    if not line.startswith(_MARK):
         raise CheckpointError(f"{rule}: it does not end with its checksum. {way_out}")
-    if ending != _ending(data):
+    if line != _checksum_line(data):
         raise CheckpointError(f"{rule}: its bytes do not match its checksum. {way_out}")
     try:
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except Exception as error:  # a file of another kind fails anywhere in the unpickler
+    except Exception as error:  # another kind of file can fail anywhere in the unpickler
         problem = f"it cannot be read ({type(error).__name__})"
         raise CheckpointError(f"{rule}: {problem}. {way_out}") from error
 
 
-def _ending(data: bytes) -> bytes:
+def _checksum_line(data: bytes) -> bytes:
     return _MARK + hashlib.sha256(data).hexdigest().encode() + b"\n"
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader, a crash or a power cut never leaves half of it.
 
-    Several processes may write the same file at once: the last one's content stays. A process that
-    is killed while it writes may leave a file `.NAME.*.tmp` behind, which nobody reads.
+    Several processes may write the same file at once; the last content stays. A process that is
+    killed while it writes may leave a file `.NAME.*.tmp` behind, which is never read.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -77,7 +80,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut."""
+    """Write the folder to disk, so that the new name survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Shapes that have no letters of their own: one tensor for each block size of a partition."""
+"""Type aliases for tensors that come one for each block size of a partition."""
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -7,4 +7,4 @@ RowBlocks = tuple[Int[Tensor, "_ _"], ...]
 """Row indices: one (l, s) tensor for each block size s, with l blocks of that size."""
 
 MatrixBlocks = tuple[Float[Tensor, "_ _ _"], ...]
-"""A matrix inside each block: one (l, s, s) tensor for each block size s."""
+"""Entries of a matrix inside the blocks: one (l, s, s) tensor for each block size s."""

@@ -1,4 +1,4 @@
-"""Checks at the public edge: they run before anything is computed or changed."""
+"""Checks of the arguments of public functions; they run before anything is computed or changed."""
 
 import operator
 
@@ -8,10 +8,11 @@ from torch import Tensor
 from .errors import BlockSizeError, DtypeError, NonFiniteError, ShapeError
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""The real floating dtypes that skewflow supports."""
 
 
 def floating(A: Tensor, name: str) -> None:
-    """`A` is a real floating-point tensor."""
+    """Check that `A` is a real floating-point tensor."""
     if not isinstance(A, Tensor):
         raise DtypeError(
             f"`{name}` must be a torch.Tensor: got {type(A).__name__}. Call torch.as_tensor first."
@@ -24,7 +25,7 @@ def floating(A: Tensor, name: str) -> None:
 
 
 def matrix(A: Tensor, name: str) -> None:
-    """`A` is a finite real floating-point matrix, or a batch of them, with no empty dimension."""
+    """Check that `A` is a finite real matrix or a batch of them, with no empty dimension."""
     floating(A, name)
     if A.ndim < 2:
         raise ShapeError(
@@ -36,17 +37,17 @@ def matrix(A: Tensor, name: str) -> None:
             f"`{name}` must not be empty: got shape {tuple(A.shape)}. "
             "Drop the empty batch or matrix before the call."
         )
-    # Both are NaN if any entry is. On a CPU this takes a tenth of the time of isfinite.
+    # Both are NaN if any entry is NaN. On a CPU this takes a tenth of the time of isfinite.
     if not torch.isfinite(torch.stack(torch.aminmax(A.detach()))).all():
         bad = int((~torch.isfinite(A)).sum())
         raise NonFiniteError(
             f"`{name}` must be finite: {bad} of its {A.numel()} entries are NaN or infinite. "
-            "Look for an overflow or a too large step where it was computed."
+            "Check for an overflow or too large a step where it was computed."
         )
 
 
 def tall(X: Tensor, name: str = "X") -> None:
-    """`X` is a matrix with at least as many rows as columns, as points of ST(d, k) are."""
+    """Check that `X` has at least as many rows as columns, like the points of ST(d, k)."""
     matrix(X, name)
     d, k = X.shape[-2:]
     if k > d:
@@ -57,17 +58,17 @@ def tall(X: Tensor, name: str = "X") -> None:
 
 
 def square(A: Tensor, name: str) -> None:
-    """`A` is a square matrix or a batch of them."""
+    """Check that `A` is a square matrix or a batch of them."""
     matrix(A, name)
     if A.shape[-1] != A.shape[-2]:
         raise ShapeError(
             f"`{name}` must be square: got shape {tuple(A.shape)}. "
-            "Generators act on one side and are (d, d); points (d, k) go in as X."
+            "Generators are (d, d); points (d, k) are passed as X."
         )
 
 
 def like(B: Tensor, A: Tensor, name: str, other: str) -> None:
-    """`B` is a matrix of the shape, dtype and device of `A`."""
+    """Check that `B` is a matrix with the shape, dtype and device of `A`."""
     matrix(B, name)
     if B.shape != A.shape:
         raise ShapeError(
@@ -82,14 +83,14 @@ def like(B: Tensor, A: Tensor, name: str, other: str) -> None:
 
 
 def one_of(value: object, allowed: tuple[str, ...], name: str) -> None:
-    """`value` is one of the allowed words."""
+    """Check that `value` is one of the allowed words."""
     if value not in allowed:
         words = ", ".join(repr(word) for word in allowed)
         raise ValueError(f"`{name}` must be one of {words}: got {value!r}.")
 
 
 def generator(g: torch.Generator, name: str = "generator") -> None:
-    """`g` is a torch.Generator."""
+    """Check that `g` is a torch.Generator."""
     if not isinstance(g, torch.Generator):
         raise TypeError(
             f"`{name}` must be a torch.Generator: got {type(g).__name__}. "
@@ -98,7 +99,7 @@ def generator(g: torch.Generator, name: str = "generator") -> None:
 
 
 def whole(value: object, name: str) -> int:
-    """`value` as an int: Python's own, or any integer type but bool."""
+    """`value` as an int, from any integer type except bool."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -108,13 +109,13 @@ def whole(value: object, name: str) -> int:
 
 
 def count(value: object, name: str) -> None:
-    """`value` is a whole number of at least 1."""
+    """Check that `value` is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"`{name}` must be a whole number of at least 1: got {value!r}.")
 
 
 def block_size(size: object, d: int) -> int:
-    """A block holds at least two rows and at most all `d` of them; returned as an int."""
+    """Check that a block has between two and `d` rows; the size as an int."""
     s = whole(size, "`block_size`")
     if d < 2:
         raise BlockSizeError(
@@ -130,7 +131,7 @@ def block_size(size: object, d: int) -> int:
 
 
 def pairs(edges: Tensor, d: int) -> None:
-    """`edges` is an (m, 2) integer tensor of rows of a matrix with `d` rows."""
+    """Check that `edges` is an (m, 2) integer tensor of rows of a matrix with `d` rows."""
     if not isinstance(edges, Tensor) or edges.dtype not in (torch.int64, torch.int32):
         kind = edges.dtype if isinstance(edges, Tensor) else type(edges).__name__
         raise DtypeError(

@@ -2,15 +2,15 @@
 
 
 class SkewflowError(Exception):
-    """Base of the errors that have a class of their own; a wrong option is a plain ValueError."""
+    """Base class of skewflow's errors. A wrong option raises a plain ValueError."""
 
 
 class ShapeError(SkewflowError, ValueError):
-    """A tensor has the wrong number of dimensions or sizes that do not fit."""
+    """A tensor has the wrong number of dimensions, or sizes that do not fit."""
 
 
 class DtypeError(SkewflowError, TypeError):
-    """A tensor has a dtype that the operation is not defined for."""
+    """A tensor has a dtype for which the operation is not defined."""
 
 
 class NonFiniteError(SkewflowError, ValueError):
@@ -18,7 +18,7 @@ class NonFiniteError(SkewflowError, ValueError):
 
 
 class NotOnManifoldError(SkewflowError, ValueError):
-    """A matrix is not where it has to be: on the manifold, or in its tangent space."""
+    """A matrix is not on the manifold, not skew, or not in the tangent space."""
 
 
 class BlockSizeError(SkewflowError, ValueError):
@@ -30,11 +30,11 @@ class WeightFunctionError(SkewflowError, ValueError):
 
 
 class FamilyError(SkewflowError, ValueError):
-    """A family of partitions does not exist, is not built here, or does not fit the matrix."""
+    """A family of partitions does not exist, is not implemented, or does not fit the matrix."""
 
 
 class BalanceError(SkewflowError, ValueError):
-    """Omega is not (alpha, beta, h)-balanced as claimed, so rejection would be biased."""
+    """Omega is less balanced than declared, so rejection sampling would be biased."""
 
 
 class SamplingError(SkewflowError, RuntimeError):
@@ -50,15 +50,15 @@ class NonFiniteGradientError(SkewflowError, ValueError):
 
 
 class FactorError(SkewflowError, ValueError):
-    """Factors of a gradient do not fit the weight, or come from a weight that has changed."""
+    """Factors of a gradient do not fit the weight, or the weight has changed since the capture."""
 
 
 class NonFiniteReturnError(SkewflowError, ValueError):
-    """A function that evolution strategies evaluate gave NaN or infinity."""
+    """A function that an evolution strategy evaluates returned NaN or infinity."""
 
 
 class WorkerError(SkewflowError, RuntimeError):
-    """A worker process cannot do its work: it dies again and again, or cannot be given it."""
+    """A worker process died repeatedly, or the objective cannot be sent to it."""
 
 
 class CheckpointError(SkewflowError, ValueError):

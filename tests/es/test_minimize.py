@@ -93,7 +93,9 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         minimize(bowl, START, generations=1, sigma=0.1, checkpoint=path)
     with pytest.raises(CheckpointError, match=r"differs in lr \(0.05 there, 5.0 here\). Use"):
         minimize(bowl, START, generations=2, lr=5.0, checkpoint=path)
-    with pytest.raises(CheckpointError, match=r"cannot write .*: File exists. The generation"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot write .*: File exists. It still holds the previous"
+    ):
         minimize(bowl, START, generations=1, checkpoint=path / "below")
 
 
@@ -138,9 +140,9 @@ def test_a_checkpoint_goes_on_with_its_own_orthogonal_parameters_only(tmp_path):
 @pytest.mark.bad_input
 def test_what_makes_no_sense_is_refused():
     for options, text in [
-        ({"orthogonal": ["W"]}, "must name parameters: got W; there are x, y"),
+        ({"orthogonal": ["W"]}, "must name parameters: got W; the parameters are x, y"),
         ({"generations": 0}, "`generations` must be a whole number of at least 1: got 0"),
-        ({"workers": -1}, "`workers` must be a whole number from 0 on: got -1"),
+        ({"workers": -1}, "`workers` must be a whole number of at least 0: got -1"),
         ({"perturbation": "none"}, "must be one of 'ambient', 'geodesic': got 'none'"),
     ]:
         with pytest.raises(ValueError, match=text):

@@ -320,9 +320,9 @@ def test_settings_that_make_no_sense_are_refused():
     for params, held, options, text in [
         ({"x": x}, [x], {"num_directions": 0}, "`num_directions` must be a whole number of at"),
         ({"x": x}, [x], {"sigma": 0.0}, "`sigma` must be above 0 and finite: got 0.0"),
-        ({"x": x}, [x], {"seed": -1}, "`seed` must be a whole number from 0 on: got -1"),
+        ({"x": x}, [x], {"seed": -1}, "`seed` must be a whole number of at least 0: got -1"),
         ({"x": x}, [x], {"top": 3}, "from 1 to the 2 directions: got 3"),
-        ({"x": x}, [x], {"geodesics": ["z"]}, "must name parameters: got z; there are x"),
+        ({"x": x}, [x], {"geodesics": ["z"]}, "must name parameters: got z; the parameters are x"),
         ({"x": x, "y": y}, [x], {}, "y belongs to 0. Give each to one optimiser"),
         ({"x": x}, [x, y], {}, "they hold 2, and there are 1"),
         ({}, [x], {}, "at least one parameter: got none"),

@@ -106,7 +106,7 @@ def test_tensors_that_are_not_real_floats_are_refused(argument, dtype):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_non_finite_entries_are_refused_and_counted(argument, value):
     name, good, call = argument
-    message = rf"`{name}` must be finite: 1 of its {good.numel()} entries .*Look for an overflow"
+    message = rf"`{name}` must be finite: 1 of its {good.numel()} entries .*Check for an overflow"
     with pytest.raises(NonFiniteError, match=message):
         call(with_entry(good, value))
 
@@ -226,7 +226,7 @@ def test_new_matrices_are_made_in_real_floating_dtypes_only(call, dtype):
 
 @pytest.mark.parametrize("theta", [math.nan, math.inf, torch.tensor(math.nan)])
 def test_angles_must_be_finite(theta):
-    with pytest.raises(NonFiniteError, match=r"`theta` must be finite: got .*Look for an overflow"):
+    with pytest.raises(NonFiniteError, match=r"`theta` must be finite: .*Check for an overflow"):
         geo.givens(3, 0, 1, theta)
 
 
@@ -238,7 +238,7 @@ def test_angles_must_be_finite(theta):
 )
 def test_times_must_be_finite(call, t):
     with pytest.raises(
-        NonFiniteError, match=rf"`t` must be finite: got {t}\. Look for an overflow"
+        NonFiniteError, match=rf"`t` must be finite: got {t}\. Check for an overflow"
     ):
         call(t)
 

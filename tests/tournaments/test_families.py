@@ -69,7 +69,7 @@ def test_no_family_exists_where_the_counts_do_not_divide():
 
 
 @pytest.mark.bad_input
-def test_a_design_that_is_not_built_here_says_so():
+def test_a_design_that_is_not_implemented_says_so():
     with pytest.raises(FamilyError, match="resolvable design may exist, but only"):
         non_intersecting(15, 3)
     with pytest.raises(FamilyError, match="resolvable design may exist, but only"):

@@ -1,4 +1,4 @@
-"""One generation: a centre, and tasks that name the points around it by numbers alone."""
+"""One generation: a centre, and tasks that describe the points around it by a few numbers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from .moments import Moments
 from .objective import Objective, Outcome, is_finite
 
 NOISE, SEEDS = 0, 1
-"""First words below the seed: directions and evaluations draw from streams of their own."""
+"""First words after the seed: directions and evaluations draw from separate random streams."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Task:
     """One point to evaluate: the centre plus `sign` times sigma times a direction.
 
     Args:
-        number: Its place in the generation.
-        direction: Which direction.
-        sign: 1 or -1; 0 is the centre itself, evaluated to be reported.
-        seeds: One evaluation for each; the value is their mean.
+        number: Index of the task in the generation.
+        direction: Index of the direction.
+        sign: 1 or -1; 0 is the centre itself, whose value is only reported.
+        seeds: Seeds of the evaluations; the value of the task is their mean.
     """
 
     number: int
@@ -38,19 +38,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Generation:
-    """All that an evaluation needs besides its task; it travels once to each worker.
+    """The data that all tasks of a generation have in common; each worker receives it once.
 
-    Directions are drawn anew from (seed, generation, direction) wherever they are needed.
+    Directions are not sent: each process draws them from (seed, generation, direction).
 
     Args:
-        number: Counts from 0.
-        seed: Of the whole run.
-        sigma: Length of a perturbation, for each entry.
-        centre: The parameters.
-        geodesics: The names of orthogonal parameters that are perturbed along geodesics; all
-            others are perturbed in the ambient space.
-        moments: What was observed before.
-        tasks: The points.
+        number: Number of the generation, from 0.
+        seed: Seed of the whole run.
+        sigma: Standard deviation of a perturbation, per entry.
+        centre: The parameters by name.
+        geodesics: Names of the orthogonal parameters that are perturbed along geodesics; all others
+            are perturbed in the ambient space.
+        moments: Moments of what earlier generations observed, or None.
+        tasks: The points to evaluate.
     """
 
     number: int
@@ -65,7 +65,7 @@ class Generation:
     def direction(self, number: int) -> dict[str, Tensor]:
         """A direction: standard Gaussian, or its projection to the tangent space."""
         if number not in self._last:
-            self._last.clear()  # both signs of a direction tend to follow each other
+            self._last.clear()  # the two signs of a direction usually follow each other
             self._last[number] = dict(self._draw(number))
         return self._last[number]
 
@@ -96,16 +96,16 @@ class Generation:
         return perturbed
 
     def evaluate(self, objective: Objective, task: Task) -> Outcome:
-        """Do a task.
+        """Evaluate a task.
 
         Raises:
-            NonFiniteReturnError: If the objective gave NaN, infinity or no number.
+            NonFiniteReturnError: If the objective returns NaN, infinity or no number.
         """
         point = self.params(task)
         total, steps, observed = 0.0, 0, None
         for seed in task.seeds:
             call = objective.evaluate if task.sign else objective.score
-            params = {name: p.clone() for name, p in point.items()}  # which may be changed there
+            params = {name: p.clone() for name, p in point.items()}  # an objective may change them
             outcome = call(params, seed, self.moments)
             if not isinstance(outcome, Outcome):
                 raise TypeError(
@@ -127,17 +127,17 @@ class Generation:
         return Outcome(total / len(task.seeds), steps, observed)
 
     def name(self, task: Task) -> str:
-        """Where a task is, for messages."""
+        """The position of a task, for messages."""
         sign = {1: "plus ", -1: "minus ", 0: ""}[task.sign]
         where = "the centre" if task.sign == 0 else f"{sign}direction {task.direction}"
         return f"at {where} of generation {self.number}"
 
     def __getstate__(self) -> dict[str, object]:
-        """For other processes, which draw their directions themselves."""
+        """Drop the cached direction, which other processes draw themselves."""
         return {**self.__dict__, "_last": {}}
 
 
 def seeds_for(seed: int, generation: int, stream: int, count: int) -> tuple[int, ...]:
-    """Seeds of evaluations: 32 bits each, a stream of their own for each generation."""
+    """Seeds of evaluations, 32 bits each, from a separate random stream for each generation."""
     sequence = np.random.SeedSequence((seed, SEEDS, generation, stream))
     return tuple(int(word) for word in sequence.generate_state(count, np.uint32))

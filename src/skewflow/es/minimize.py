@@ -22,12 +22,12 @@ MakeOptimizers = Callable[[Named, Named], Sequence[torch.optim.Optimizer]]
 
 @dataclass(frozen=True)
 class Result:
-    """Where `minimize` ended, and how it came there.
+    """The result of `minimize` (not in the paper).
 
     Args:
         params: The last centre.
-        score: Its value.
-        records: One for each generation.
+        score: The value at the last centre.
+        records: A record of each generation.
     """
 
     params: dict[str, Tensor]
@@ -55,39 +55,42 @@ def minimize(
     checkpoint: Path | str | None = None,
     on_generation: Callable[[Record], None] = lambda record: None,
 ) -> Result:
-    r"""Minimise a function whose gradient is not known, by `EvolutionStrategy` (Sec. 6.1).
+    r"""Minimise a function without gradients, by `EvolutionStrategy` (Sec. 6.1).
 
     Args:
-        f: Takes the parameters by name, returns a number; or an `Objective`, for one that draws
-            random numbers. Which process calls it must not matter.
-        params: Where to start; not changed.
-        orthogonal: The names of those that are orthogonal and stay so.
-        generations: Steps.
-        num_directions: Each costs two evaluations a generation; the centre costs one more.
-        sigma: Length of a perturbation, for each entry.
-        lr: Of the optimisers, unless `optimizers` makes them.
-        optimizers: Called with the orthogonal and with the other parameters, as (name, parameter);
-            returns the optimisers. `FlowAdam` with dense steps and `Adam` when omitted. In a run
-            that goes on, their options, such as rates, come from the checkpoint.
+        f: A function that takes the parameters by name and returns a number, or an `Objective` if
+            it draws random numbers. Its value must not depend on the process that calls it.
+        params: The starting point, by name; it is not changed.
+        orthogonal: Names of the parameters that are orthogonal and stay so.
+        generations: Number of steps.
+        num_directions: Number of directions; each costs two evaluations per generation, and the
+            centre costs one more.
+        sigma: Standard deviation of a perturbation, per entry.
+        lr: Learning rate of the optimisers, unless `optimizers` makes them.
+        optimizers: A function that makes the optimisers from the orthogonal and the other
+            parameters, each a list of (name, parameter). When omitted, these are `FlowAdam` with
+            dense steps and `Adam`. A resumed run takes their options, such as learning rates, from
+            the checkpoint.
         shaping: See `direction_weights`.
-        top: Use only this many of the directions, the best.
-        perturbation: Of the orthogonal parameters: "ambient" as in the paper, which evaluates `f`
-            off the manifold, or "geodesic", which never does, at the price of an exponential for
-            each evaluation.
+        top: Number of directions to use, the best ones; all when omitted.
+        perturbation: Perturbation of the orthogonal parameters. "ambient" is that of the paper and
+            evaluates `f` off the manifold; "geodesic" stays on it and costs an exponential for each
+            evaluation.
         num_evaluations: Evaluations of each point, for an `Objective` with seeds.
         maximize: Maximise instead.
-        seed: Of all random numbers.
-        workers: Processes, see `LocalWorkers`; 0 evaluates in this one. The result is the same.
-        checkpoint: A file that is written after each generation, whole or not at all, with a
-            checksum. If it exists, the run that wrote it goes on, and ends in the same bits as one
-            that never stopped.
-        on_generation: Called with the numbers of each generation.
+        seed: Seed of all random numbers.
+        workers: Number of worker processes, see `LocalWorkers`; 0 evaluates in this process. The
+            result is the same.
+        checkpoint: A file that is written atomically after each generation, with a checksum. If it
+            exists, the run that wrote it is resumed and ends in the same bits as one without a
+            break.
+        on_generation: Called with the record of each generation.
 
     Raises:
         NonFiniteReturnError: If `f` returns NaN or infinity.
-        WorkerError: If workers die again and again.
-        CheckpointError: If the file is damaged or cannot be written, or belongs to a run with other
-            settings: `lr` and `orthogonal` count, the options of your own `optimizers` do not.
+        WorkerError: If workers die repeatedly.
+        CheckpointError: If the file is damaged, cannot be written, or belongs to a run with other
+            settings. The options of your own `optimizers` are not compared.
 
     Example:
         >>> from skewflow.geometry import haar
@@ -105,19 +108,19 @@ def minimize(
     _validate.count(generations, "generations")
     _validate.one_of(perturbation, ("ambient", "geodesic"), "perturbation")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ValueError(f"`workers` must be a whole number from 0 on: got {workers!r}.")
+        raise ValueError(f"`workers` must be a whole number of at least 0: got {workers!r}.")
     names = frozenset(orthogonal)
     if names - set(params):
         raise ValueError(
             f"`orthogonal` must name parameters: got {', '.join(sorted(names - set(params)))}; "
-            f"there are {', '.join(params)}."
+            f"the parameters are {', '.join(params)}."
         )
     own = {name: nn.Parameter(p.detach().clone()) for name, p in params.items()}
     marked = [(name, p) for name, p in own.items() if name in names]
     rest = [(name, p) for name, p in own.items() if name not in names]
     strategy = EvolutionStrategy(
         own,
-        optimizers(marked, rest) if optimizers else _adams(marked, rest, lr, seed),
+        optimizers(marked, rest) if optimizers else _default_optimizers(marked, rest, lr, seed),
         num_directions=num_directions,
         sigma=sigma,
         shaping=shaping,
@@ -143,7 +146,9 @@ def minimize(
     return Result({name: p.detach() for name, p in own.items()}, end.value, records)
 
 
-def _adams(marked: Named, rest: Named, lr: float, seed: int) -> list[torch.optim.Optimizer]:
+def _default_optimizers(
+    marked: Named, rest: Named, lr: float, seed: int
+) -> list[torch.optim.Optimizer]:
     made: list[torch.optim.Optimizer] = []
     if marked:
         made.append(FlowAdam(marked, lr, block_size="dense", seed=seed))
@@ -161,8 +166,8 @@ def _save(
         save_checked(path, whole)
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror or error}. The generation before is whole in "
-            "it. Make room, or choose another file; the run goes on from there."
+            f"cannot write {path}: {error.strerror or error}. It still holds the previous "
+            "generation. Make room, or choose another file, and resume from there."
         ) from error
 
 
@@ -177,6 +182,8 @@ def _load(path: Path, strategy: EvolutionStrategy, settings: dict[str, Any]) -> 
             f"{path} must be a checkpoint that `minimize` wrote: it lacks an entry "
             f"({type(error).__name__}: {error}). {way_out}"
         ) from error
-    check_settings(settings, theirs)  # an optimiser's own state would bring its old rate with it
+    check_settings(
+        settings, theirs
+    )  # the state of an optimiser would restore its old learning rate
     strategy.load_state_dict(state)
     return records

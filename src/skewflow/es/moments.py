@@ -1,4 +1,4 @@
-"""Running mean and variance that can be merged: what observations are normalised by."""
+"""Running mean and variance that can be merged, by which observations are normalised."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +10,16 @@ from jaxtyping import Float
 from ..errors import CheckpointError, ShapeError
 
 FLOOR = 1e-7
-"""A deviation below this part of the mean (or of 1) is rounding: that entry is constant."""
+"""A deviation below this fraction of the mean (or of 1) is rounding, so the entry is constant."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
     r"""Count, mean and sum of squared deviations of vectors (not in the paper).
 
-    Two of them merge into those of all vectors (Chan, Golub and LeVeque 1979), so that each
-    evaluation keeps its own and nothing but these numbers travels. In floating point a merger
-    depends on the order: merge in the order of the tasks, never in that of their arrival.
+    Two of them merge into the moments of all vectors (Chan, Golub and LeVeque 1979), so each
+    evaluation keeps its own moments and returns only these numbers. In floating point the result
+    depends on the order: merge in the order of the tasks, not in the order of their arrival.
 
     Args:
         count: Number of vectors.
@@ -50,7 +50,7 @@ class Moments:
         return cls(len(wide), mean, np.square(wide - mean).sum(axis=0))
 
     def merge(self, other: "Moments") -> "Moments":
-        """The moments of the vectors of both, these first."""
+        """The moments of all vectors of `self` and `other`."""
         if self.mean.shape != other.mean.shape:
             raise ShapeError(
                 "moments of vectors of one size can be merged: got sizes "
@@ -63,17 +63,17 @@ class Moments:
         return Moments(count, mean, self.squares + other.squares + between)
 
     def scale(self) -> Float[np.ndarray, " n"]:
-        """One over the standard deviation; 0 where an entry has not varied.
+        """One over the standard deviation of each entry; 0 for an entry that has not varied.
 
-        A constant entry carries nothing. Divided by its rounding error it would carry noise, and
-        left as it is it would be of any size on the day it moves.
+        A constant entry has no information. Divided by its rounding error it would be noise, and
+        without normalisation it could be of any size once it varies.
         """
         deviation = np.sqrt(self.squares / self.count)
         varies = deviation > FLOOR * np.maximum(1.0, np.abs(self.mean))
         return np.where(varies, 1.0 / np.where(varies, deviation, 1.0), 0.0)
 
     def is_finite(self) -> bool:
-        """No vector had an entry that was NaN, infinite, or too large to be squared."""
+        """Whether no vector had an entry that is NaN, infinite, or too large to be squared."""
         return bool(np.isfinite(self.mean).all() and np.isfinite(self.squares).all())
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,11 +83,11 @@ class Moments:
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> "Moments":
-        """What `state_dict` gave."""
+        """The moments that `state_dict` returned."""
         try:
             return cls(state["count"], state["mean"].numpy(), state["squares"].numpy())
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"`state` must be what `Moments.state_dict` gave: {type(error).__name__} on "
+                f"`state` must be what `Moments.state_dict` returned: {type(error).__name__} on "
                 f"{error}. Take it from a checkpoint of this library."
             ) from error

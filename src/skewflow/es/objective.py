@@ -1,4 +1,4 @@
-"""What evolution strategies evaluate: a plain function, or one with seeds and observations."""
+"""Objectives of evolution strategies: plain functions, or objects with seeds and observations."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,18 +14,18 @@ Params = Mapping[str, Tensor]
 """Parameters by name."""
 
 PlainFunction = Callable[[dict[str, Tensor]], Any]
-"""Of the parameters alone; returns a number, or a tensor of one element."""
+"""A function of the parameters that returns a number or a tensor of one element."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one evaluation gave (not in the paper).
+    """The result of one evaluation (not in the paper).
 
     Args:
-        value: The function's value.
-        steps: What the evaluation cost, in any unit: steps of a simulation, say.
-        observed: Moments of what was observed on the way; merged over a generation, they are handed
-            to every evaluation of the next one.
+        value: The value of the function.
+        steps: The cost of the evaluation, in any unit, such as steps of a simulation.
+        observed: Moments of the observations; they are merged over a generation and passed to every
+            evaluation of the next one.
 
     Example:
         >>> Outcome(3.5).steps
@@ -38,12 +38,12 @@ class Outcome:
 
 
 class Objective(ABC):
-    """A function of parameters that draws random numbers or observes something.
+    """A function of parameters that draws random numbers or makes observations.
 
-    A plain function of the parameters needs no class: `minimize` takes it as it is. The result must
-    depend on the arguments alone: then it does not matter which process evaluates it, and a task
-    that was lost can be done again. It must be picklable to be sent to worker processes; what
-    cannot be pickled is best made at the first evaluation. Not in the paper.
+    `minimize` also takes a plain function of the parameters. The result must depend only on the
+    arguments, so that any process can evaluate it and a lost task can be repeated. An objective is
+    pickled to be sent to worker processes; create attributes that cannot be pickled at the first
+    evaluation (not in the paper).
 
     Example:
         >>> import torch
@@ -60,13 +60,13 @@ class Objective(ABC):
         """The value at these parameters.
 
         Args:
-            params: Parameters by name: copies for this evaluation alone, which it may change.
-            seed: All randomness comes from here.
-            moments: What was observed in the generations before, or None in the first.
+            params: Parameters by name; they are copies, which the evaluation may change.
+            seed: The seed of all random numbers of this evaluation.
+            moments: Moments of the observations of earlier generations; None in the first.
         """
 
     def score(self, params: Params, seed: int, moments: Moments | None) -> Outcome:
-        """The value to report, where it is another one than the one to optimise."""
+        """The value to report, if it differs from the value to optimise."""
         return self.evaluate(params, seed, moments)
 
 
@@ -77,7 +77,7 @@ class Function(Objective):
     f: PlainFunction
 
     def evaluate(self, params: Params, seed: int, moments: Moments | None) -> Outcome:
-        """Call it."""
+        """Call the function."""
         value = self.f(dict(params))
         try:
             return Outcome(float(value))
@@ -89,7 +89,7 @@ class Function(Objective):
 
 
 def as_objective(f: PlainFunction | Objective) -> Objective:
-    """`f` itself, or wrapped if it is a plain function."""
+    """`f` itself, or a plain function wrapped as an `Objective`."""
     if isinstance(f, Objective):
         return f
     if not callable(f):
@@ -100,5 +100,5 @@ def as_objective(f: PlainFunction | Objective) -> Objective:
 
 
 def is_finite(value: float) -> bool:
-    """`value` is a finite number."""
+    """Whether `value` is a finite number."""
     return isinstance(value, (int, float)) and math.isfinite(value)

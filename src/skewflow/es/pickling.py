@@ -1,4 +1,4 @@
-"""How an objective travels to another process: by name, or by value where names are not enough."""
+"""Pickles of objectives for other processes: by name, or by value where a name is not enough."""
 
 import io
 import os
@@ -12,18 +12,18 @@ from .objective import Objective, PlainFunction, as_objective
 
 
 def pickled_objective(objective: PlainFunction | Objective, *, shares_main: bool = True) -> bytes:
-    """The objective as bytes, for `load_objective` in another process (not in the paper).
+    """The objective as bytes, for `load_objective` in another process.
 
-    What a module holds travels by its name, as usual in pickles. A lambda, a function within a
-    function, and everything that was defined in a notebook have no name that another process could
-    import. They travel by value if cloudpickle is installed, with the globals that they use.
+    Functions and classes of a module are pickled by name, as usual. A lambda, a nested function
+    and everything that a notebook defines have no name that another process can import;
+    cloudpickle, if installed, pickles them by value together with the globals that they use.
 
     Args:
         objective: A function of the parameters, or an `Objective`.
-        shares_main: The other process imports the script that runs here, if it is a file.
+        shares_main: Whether the other process imports the running script, if that is a file.
 
     Raises:
-        WorkerError: If the objective can be sent in neither way.
+        WorkerError: If the objective can be pickled in neither way.
     """
     whole = as_objective(objective)
     buffer = io.BytesIO()
@@ -53,13 +53,13 @@ def pickled_objective(objective: PlainFunction | Objective, *, shares_main: bool
 
 
 def load_objective(pickled: bytes) -> Objective:
-    """The objective of `pickled_objective`, in another process."""
+    """The objective from the bytes of `pickled_objective`."""
     objective: Objective = _Unpickler(io.BytesIO(pickled)).load()
     return objective
 
 
 class _Pickler(pickle.Pickler):
-    """Notes the functions and classes of `__main__` that the pickle refers to by name."""
+    """Records the functions and classes of `__main__` that the pickle refers to by name."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -72,6 +72,8 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
+    """Explains why a name of `__main__` is missing in another process."""
+
     def find_class(self, module: str, name: str) -> Any:
         try:
             return super().find_class(module, name)
@@ -83,7 +85,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _main_is_importable() -> bool:
-    """Whether spawned processes run this `__main__` again: `multiprocessing.spawn` has the rule."""
+    """Whether spawned processes import this `__main__`, by the rule of `multiprocessing.spawn`."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None:  # python -m
         return main.__spec__.name.rpartition(".")[2] != "__main__"

@@ -1,4 +1,4 @@
-"""From the returns of a generation to the weights of its directions."""
+"""Shaping: from the returns of a generation to the weights of its directions."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ Weights = Float[np.ndarray, " n"]
 
 
 def centred_ranks(returns: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """The ranks of all entries, from -1/2 (the least) to 1/2; equal entries share their mean rank.
+    """The ranks of all entries, from -1/2 (smallest) to 1/2 (not in the paper).
 
-    The shaping of Salimans et al. (2017): only the order of the returns counts, so that one of them
-    cannot outweigh the rest. Not in the paper.
+    Equal entries have their mean rank. This is the shaping of Salimans et al. (2017): only the
+    order of the returns matters, so no single return can outweigh the others.
 
     Example:
         >>> centred_ranks(np.array([[10.0, 3.0], [3.0, 99.0]]))
@@ -60,6 +60,7 @@ SHAPINGS: dict[str, Callable[[Returns, float], Weights]] = {
     "ars": _ars,
     "ranks": _ranks,
 }
+"""The formulas of `direction_weights` by name."""
 
 
 def direction_weights(
@@ -67,19 +68,19 @@ def direction_weights(
 ) -> Weights:
     r"""Weights w for which $\sum_i w_i \delta_i$ is the ascent direction (not in the paper).
 
-    - "plain": $(r^+ - r^-) / (2\sigma n)$, for Gaussian $\delta$ an unbiased estimate of the
-      gradient of the function, averaged over $N(0, \sigma^2)$ around the centre; of a linear one,
-      of its gradient itself.
-    - "ars": $(r^+ - r^-) / (n\,\mathrm{std}(r))$, as in Mania et al. (2018); no step at all where
-      all returns are equal.
-    - "ranks": "plain" without $\sigma$, on `centred_ranks` in place of the returns.
+    - "plain" is $(r^+ - r^-) / (2\sigma n)$. For Gaussian $\delta$ it is an unbiased estimate of
+      the gradient of the function averaged over $N(0, \sigma^2)$ around the centre, which for a
+      linear function is its gradient.
+    - "ars" is $(r^+ - r^-) / (n\,\mathrm{std}(r))$, as in Mania et al. (2018); if all returns are
+      equal the weights are zero.
+    - "ranks" is "plain" without $\sigma$, with `centred_ranks` in place of the returns.
 
     Args:
         returns: A row $(r^+, r^-)$ for each direction; larger is better.
-        sigma: Length of the perturbations.
-        shaping: One of the above.
-        top: Use only as many directions, those with the largest $\max(r^+, r^-)$; n is their number
-            then. Of equal ones the first are taken. The estimate is biased by this.
+        sigma: Standard deviation of the perturbations, per entry.
+        shaping: "plain", "ars" or "ranks".
+        top: Use only this number of directions, those with the largest $\max(r^+, r^-)$ (the first
+            ones if these are equal); n is then this number. It makes the estimate biased.
 
     Example:
         >>> direction_weights(np.array([[3.0, 1.0], [0.0, 4.0]]), 0.5, "plain")
@@ -90,7 +91,10 @@ def direction_weights(
     _validate.one_of(shaping, tuple(SHAPINGS), "shaping")
     n = len(returns)
     if returns.shape != (n, 2) or n < 1:
-        raise ShapeError(f"`returns` must have the shape (n, 2): got {returns.shape}.")
+        raise ShapeError(
+            f"`returns` must have the shape (n, 2): got {returns.shape}. Pass one row for each "
+            "direction."
+        )
     if not np.isfinite(returns).all():
         raise NonFiniteReturnError(
             f"`returns` must be finite: {int((~np.isfinite(returns)).sum())} of {returns.size} are "
@@ -106,7 +110,7 @@ def direction_weights(
 
 
 def check_top(top: int | None, num_directions: int) -> None:
-    """`top` is None or from 1 to the number of directions."""
+    """Check that `top` is None or from 1 to the number of directions."""
     if top is not None and not (isinstance(top, int) and 1 <= top <= num_directions):
         raise ValueError(
             f"`top` must be a whole number from 1 to the {num_directions} directions: got {top!r}. "

@@ -1,4 +1,4 @@
-"""Ask and tell: perturbations out, values in, a step of torch's optimisers (Sec. 6.1)."""
+"""Ask and tell: ask for perturbations, tell their values, step torch's optimisers (Sec. 6.1)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ from .shaping import SHAPINGS, check_top, direction_weights
 
 @dataclass(frozen=True)
 class Record:
-    """One generation in numbers, none of them read off a clock.
+    """Statistics of one generation, none of which depends on a clock (not in the paper).
 
     Args:
-        generation: Counts from 0.
+        generation: Number of the generation, from 0.
         mean: Mean value of the perturbed points.
-        deviation: Their standard deviation.
-        best: The best of them.
+        deviation: Standard deviation of these values.
+        best: The best of these values.
         score: Mean value of the centre *before* this generation's step; None if not evaluated.
-        steps: What all evaluations so far have cost together, scores not counted.
+        steps: Total cost of all evaluations so far, without those of scores.
     """
 
     generation: int
@@ -46,30 +46,30 @@ class Record:
 
 
 class EvolutionStrategy:
-    r"""Black-box gradients from antithetic Gaussian directions, stepped by any optimisers.
+    r"""Black-box gradients from antithetic Gaussian directions, for any optimisers (Sec. 6.1).
 
-    A generation is n directions $\delta$, each evaluated on both sides of the centre. Their
-    weighted sum (`direction_weights`) is written to `.grad`, its sign such that descent improves,
-    and the optimisers step. An orthogonal parameter belongs to `FlowSGD` or `FlowAdam`, with any
-    sampler: the paper's settings are ``block_size=2, sampler="h_regular"`` (Sec. 6.1). It is
-    perturbed in the ambient space like every other one, so a perturbed point is *not* orthogonal,
-    or, if it is named in `geodesics`, along geodesics: the direction is projected to the tangent
-    space, which does not change the generator $\Omega$ of the step.
+    A generation has n directions $\delta$, each evaluated on both sides of the centre. Their
+    weighted sum (`direction_weights`) is written to `.grad` with the sign for descent, and the
+    optimisers step. Give orthogonal parameters to `FlowSGD` or `FlowAdam`, with any sampler; the
+    paper's settings are ``block_size=2, sampler="h_regular"``. By default they are perturbed in the
+    ambient space like all parameters, so a perturbed point is *not* orthogonal. Those named in
+    `geodesics` are perturbed along geodesics: the direction is projected to the tangent space,
+    which does not change the generator $\Omega$ of the step.
 
     Args:
-        params: A module, or parameters by name; the optimisers' own tensors.
-        optimizers: They hold each of these parameters once.
+        params: A module, or parameters by name: the same tensors that the optimisers hold.
+        optimizers: The optimisers; together they hold each of these parameters once.
         num_directions: n; a generation has 2n points.
-        sigma: Length of a perturbation, for each entry.
+        sigma: Standard deviation of a perturbation, per entry.
         shaping: "ars", "ranks" or "plain", see `direction_weights`.
-        top: Use only this many of the directions, the best.
+        top: Number of directions to use, the best ones; all when omitted.
         maximize: Larger values are better.
         geodesics: Names of orthogonal parameters to perturb along geodesics.
-        num_evaluations: Evaluations of each point, with different seeds; their mean counts.
+        num_evaluations: Evaluations of each point, with different seeds; their mean is its value.
         num_scores: Evaluations of the centre that are reported with every generation.
-        common_seeds: All points of a generation are evaluated with the same seeds (common random
-            numbers). If not, only the two sides of a direction are.
-        seed: Of the directions and of the evaluations' seeds.
+        common_seeds: Evaluate all points of a generation with the same seeds (common random
+            numbers); otherwise only the two sides of a direction have the same seeds.
+        seed: Seed of the directions and of the evaluations' seeds.
 
     Example:
         >>> x = nn.Parameter(torch.tensor([3.0, -2.0]))
@@ -107,10 +107,10 @@ class EvolutionStrategy:
         _validate.one_of(shaping, tuple(SHAPINGS), "shaping")
         check_top(top, num_directions)
         if not 0 < sigma < float("inf"):
-            raise ValueError(f"`sigma` must be above 0 and finite: got {sigma}.")
+            raise ValueError(f"`sigma` must be above 0 and finite: got {sigma}. Try 0.05.")
         for name, value in (("seed", seed), ("num_scores", num_scores)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"`{name}` must be a whole number from 0 on: got {value!r}.")
+                raise ValueError(f"`{name}` must be a whole number of at least 0: got {value!r}.")
         self.num_directions, self.sigma, self.shaping, self.top = (
             num_directions,
             sigma,
@@ -133,7 +133,7 @@ class EvolutionStrategy:
         unknown = sorted(self.geodesics - set(self.params))
         if unknown:
             raise ValueError(
-                f"`geodesics` must name parameters: got {', '.join(unknown)}; there are "
+                f"`geodesics` must name parameters: got {', '.join(unknown)}; the parameters are "
                 f"{', '.join(self.params)}."
             )
         for name in self.geodesics:
@@ -147,16 +147,16 @@ class EvolutionStrategy:
             if times != 1:
                 raise ValueError(
                     f"each parameter must belong to one of the optimisers: {name} belongs to "
-                    f"{times}. Give each to one optimiser, and the tensor itself, no copy of it."
+                    f"{times}. Give each to one optimiser, as the tensor itself and not a copy."
                 )
         if len(held) != len(self.params):
             raise ValueError(
                 f"the optimisers must hold the parameters and nothing else: they hold {len(held)}, "
-                f"and there are {len(self.params)}."
+                f"and there are {len(self.params)}. Pass the others in `params`, or to no optimiser."
             )
 
     def ask(self) -> Generation:
-        """The next generation; asked twice, the same one."""
+        """The next generation; it stays the same until `tell`."""
         if self._asked is None:
             self._asked = Generation(
                 self.generation,
@@ -170,7 +170,7 @@ class EvolutionStrategy:
         return self._asked
 
     def evaluation_seeds(self, generation: int) -> list[tuple[int, ...]]:
-        """The seeds of each direction; known before its generation is asked for."""
+        """The seeds of each direction of a generation, past or future."""
         n, k = self.num_directions, self.num_evaluations
         if self.common_seeds:
             return [seeds_for(self.seed, generation, 0, k)] * n
@@ -182,7 +182,7 @@ class EvolutionStrategy:
         for i, seeds in enumerate(self.evaluation_seeds(self.generation)):
             yield Task(2 * i, i, 1, seeds)
             yield Task(2 * i + 1, i, -1, seeds)
-        # The same in all generations: a learning curve compares centres, not starts.
+        # Scores have the same seeds in all generations, so that a learning curve compares centres.
         for k, seed in enumerate(seeds_for(self.seed, 0, n, self.num_scores)):
             yield Task(2 * n + k, 0, 0, (seed,))
 
@@ -191,7 +191,7 @@ class EvolutionStrategy:
 
         Raises:
             NonFiniteReturnError: If a value is NaN, infinite or no number, or an observation is
-                not finite; nothing was changed.
+                not finite; nothing is changed then.
         """
         generation = self.ask()
         found = [o if isinstance(o, Outcome) else Outcome(o) for o in outcomes]
@@ -210,7 +210,7 @@ class EvolutionStrategy:
             if outcome.observed is not None and not outcome.observed.is_finite():
                 raise NonFiniteReturnError(
                     "observations must be finite numbers, small enough to be squared: got others "
-                    f"{generation.name(task)}. Nothing was changed. Leave them out of `observed`."
+                    f"{generation.name(task)}. Nothing was changed. Omit them from `observed`."
                 )
         pairs, scores = found[: 2 * self.num_directions], found[2 * self.num_directions :]
         values = np.array([o.value for o in pairs], dtype=np.float64)
@@ -235,9 +235,9 @@ class EvolutionStrategy:
         )
 
     def gradients(self, generation: Generation, weights: np.ndarray) -> dict[str, Tensor]:
-        """What the optimisers are given: minus the weighted sum of the directions, in their order.
+        """The gradients for the optimisers: minus the weighted sum of the directions, in order.
 
-        A strategy whose directions are drawn elsewhere sums them there.
+        A subclass whose directions are drawn on another device overrides this sum.
         """
         total = {name: torch.zeros_like(p) for name, p in generation.centre.items()}
         for number, weight in enumerate(weights.tolist()):
@@ -254,7 +254,7 @@ class EvolutionStrategy:
                 raise NonFiniteGradientError(
                     f"the gradient of {name} must be finite: the returns of generation "
                     f"{generation.number} are too large for {gradient.dtype}. Nothing was changed. "
-                    'Scale them down, or take shaping="ars" or "ranks".'
+                    'Scale them down, or use shaping="ars" or "ranks".'
                 )
         for name, p in self.params.items():
             p.grad = gradients[name]
@@ -266,13 +266,13 @@ class EvolutionStrategy:
                 p.grad = None
 
     def settings(self) -> dict[str, Any]:
-        """All that makes another run of it, but the optimisers."""
+        """The arguments on which the result of a run depends, without the optimisers."""
         names = "num_directions sigma shaping top maximize num_evaluations num_scores"
         kept = {name: getattr(self, name) for name in (*names.split(), "common_seeds", "seed")}
         return {**kept, "geodesics": sorted(self.geodesics)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
+        """Everything that a resumed run needs for the same bits, as plain data."""
         return {
             "settings": self.settings(),
             "generation": self.generation,
@@ -284,11 +284,11 @@ class EvolutionStrategy:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken.
+        """Restore a state from `state_dict`.
 
         Raises:
-            CheckpointError: If the state belongs to other settings, parameters or optimisers; then
-                nothing was changed.
+            CheckpointError: If the state belongs to other settings, parameters or optimisers;
+                nothing is changed then.
         """
         self._check_state(state)
         kept = state["moments"]
@@ -301,18 +301,18 @@ class EvolutionStrategy:
         self._asked = None
 
     def _load_optimizers(self, states: Sequence[dict[str, Any]]) -> None:
-        """All of them or none: only an optimiser itself knows whether a state fits it."""
+        """Load all states or none; only an optimiser itself can tell whether a state fits it."""
         before = [optimizer.state_dict() for optimizer in self.optimizers]
         try:
             for optimizer, saved in zip(self.optimizers, states, strict=True):
                 optimizer.load_state_dict(saved)
-        except Exception as error:  # each class of optimiser has its own
+        except Exception as error:  # each class of optimiser has its own errors
             for optimizer, own in zip(self.optimizers, before, strict=True):
                 optimizer.load_state_dict(own)
             raise CheckpointError(
                 "a saved state fits its own optimisers only: one of these refuses it "
                 f"({type(error).__name__}: {error}). Nothing was changed. Make them as they were "
-                "when it was saved, groups included, or start anew."
+                "when it was saved, groups included, or start a new run."
             ) from error
 
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -321,8 +321,8 @@ class EvolutionStrategy:
         )
         if missing:
             raise CheckpointError(
-                "`state` must be what `EvolutionStrategy.state_dict` gave: it lacks "
-                f"{', '.join(sorted(missing))}."
+                "`state` must be what `EvolutionStrategy.state_dict` returned: it lacks "
+                f"{', '.join(sorted(missing))}. Take it from a checkpoint of this library."
             )
         check_settings(self.settings(), state["settings"])
         here, there = (
@@ -333,12 +333,12 @@ class EvolutionStrategy:
             raise CheckpointError(
                 f"a saved state fits its own parameters only: it holds {there} in "
                 f"{len(state['optimizers'])} optimisers, and here are {here} in "
-                f"{len(self.optimizers)}."
+                f"{len(self.optimizers)}. Make them as they were when it was saved."
             )
 
 
 def check_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Refuse a state that was saved with other settings."""
+    """Raise if a state was saved with other settings."""
     differ = [
         f"{name} ({theirs.get(name)!r} there, {ours.get(name)!r} here)"
         for name in sorted({*ours, *theirs})
@@ -346,6 +346,6 @@ def check_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     ]
     if differ:
         raise CheckpointError(
-            "a saved state goes on with its own settings only: it differs in "
-            f"{', '.join(differ)}. Use those, or start anew."
+            "a run can be resumed with its own settings only: they differ in "
+            f"{', '.join(differ)}. Use the saved ones, or start a new run."
         )

@@ -1,4 +1,4 @@
-r"""Steps chosen by the error: an embedded Runge-Kutta-Munthe-Kaas pair (not in the paper)."""
+r"""Adaptive steps: an embedded Runge-Kutta-Munthe-Kaas pair (not in the paper)."""
 
 import math
 
@@ -13,12 +13,13 @@ from .integrate import check_field
 from .trajectory import Trajectory, check_start
 
 NODES = ((0.5, (0.5,)), (0.75, (0.0, 0.75)), (1.0, (2 / 9, 1 / 3, 4 / 9)))
-"""Bogacki and Shampine's 3(2) pair: time and weights of the stages after the first."""
+"""The 3(2) pair of Bogacki and Shampine: time and weights of each stage after the first."""
 
 ERROR = (-5 / 72, 1 / 12, 1 / 9, -1 / 8)
-"""Third-order minus second-order weights, up to the sign."""
+"""Weights of the third-order result minus those of the second-order one, up to the sign."""
 
 LARGEST_CHANGE = 5.0
+"""Largest factor between the sizes of two successive steps, the usual safeguard."""
 
 
 @no_autocast()
@@ -32,27 +33,26 @@ def integrate_adaptive(
     t0: float = 0.0,
     max_steps: int = 100_000,
 ) -> Trajectory:
-    r"""Follow a field with the whole generator, the step chosen by the error: third order.
+    r"""Integrate a field with steps chosen by the error, to third order (not in the paper).
 
     Within a step $X(t) = \exp(u(t)) X_0$, and u solves
     $u' = \Omega - \frac12[u, \Omega] + \frac1{12}[u, [u, \Omega]] + \dots$ in the linear space
-    Sk(d), where the 3(2) pair of Bogacki and Shampine applies (Munthe-Kaas 1999); the point stays
-    orthogonal whatever the step. A step is taken when the two results differ by at most
-    `tolerance` in the Frobenius norm, for every matrix of the batch: the batch has one step size,
-    that of its worst matrix. Each step costs three generators and three exponentials (not in the
-    paper).
+    Sk(d), where the 3(2) pair of Bogacki and Shampine applies (Munthe-Kaas 1999). The point stays
+    orthogonal for any step size. A step is accepted if its two results differ by at most
+    `tolerance` in the Frobenius norm for every matrix of the batch, so the worst matrix determines
+    the step size of the batch. Each step costs three generators and three exponentials.
 
     Args:
         field: The generator for each time and point.
-        X0: Starting points with orthonormal columns; a batch is followed at once.
-        duration: How long; negative goes back in time.
+        X0: Starting points with orthonormal columns; a batch is integrated at once.
+        duration: Length of the time interval; a negative one goes back in time.
         tolerance: Largest local error of a step.
-        first_step: Step to try first; a hundredth of `duration` when omitted.
+        first_step: Size of the first step; a hundredth of `duration` when omitted.
         t0: Time at the start.
-        max_steps: Most steps tried before giving up.
+        max_steps: Largest number of steps, accepted or not.
 
     Returns:
-        The start and the point after every step that was taken.
+        The start and the point after each accepted step.
 
     Example:
         >>> turn = Field(lambda t, X: torch.tensor([[0.0, 2 * t], [-2 * t, 0.0]]))
@@ -97,7 +97,7 @@ def integrate_adaptive(
 def _step(
     field: Field, t: float, X: Tensor, omega: Tensor, h: float
 ) -> tuple[Tensor, Tensor, float]:
-    """The point a step on, the generator there, and the largest error over the batch."""
+    """The point after a step, the generator there, and the largest error in the batch."""
     slopes, there, Y = [omega], omega, X
     for time, weights in NODES:
         u = h * sum((w * k for w, k in zip(weights, slopes, strict=True)), torch.zeros_like(omega))
@@ -112,7 +112,7 @@ def _step(
 
 
 def _pull_back(u: Tensor, omega: Tensor, side: str) -> Tensor:
-    """The slope of u in exp(u) X for the generator omega; the third commutator term is zero."""
+    """The slope of u in exp(u) X for the generator omega; the next term of the series vanishes."""
     bracket = u @ omega - omega @ u
     half = -0.5 if side == "left" else 0.5  # X exp(u) is the transpose of exp(-u) X^T
     return omega + half * bracket + (u @ bracket - bracket @ u) / 12

@@ -1,4 +1,4 @@
-r"""Vector fields on O(d) and ST(d, k): a generator $\Omega(t, X)$ for each time and point."""
+r"""Vector fields on O(d) and ST(d, k): a generator $\Omega(t, X)$ per time and point (Eq. 3)."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ class Field:
         return generator
 
     def edge_weights(self, t: float, X: Float[Tensor, "*batch d k"]) -> list[EdgeWeights]:
-        """The generator's tournament for each matrix of the batch, in order."""
+        """The tournament of the generator of each matrix of the batch, in order."""
         d = X.shape[-2]
         return [EdgeWeights.of(one) for one in self(t, X).reshape(-1, d, d)]
 
@@ -51,8 +51,8 @@ class Field:
 class GradientField(Field):
     r"""The gradient field of a function F, along which the flow *ascends* (Eq. 2, Eq. 3).
 
-    $\Omega = GX^\top - XG^\top$ with the Euclidean gradient G, by autograd; pass -F to descend. A
-    stochastic step reads single entries of it in $O(k)$ and does not form it.
+    $\Omega = GX^\top - XG^\top$ with the Euclidean gradient G, by autograd. Pass -F to descend. A
+    stochastic step computes single entries of $\Omega$ in $O(k)$ each and does not form it.
 
     Args:
         function: ``function(X)`` is F of each matrix, of shape (\*batch) for points
@@ -88,7 +88,7 @@ class GradientField(Field):
             return torch.autograd.grad(F.sum(), X)[0]
 
     def edge_weights(self, t: float, X: Float[Tensor, "*batch d k"]) -> list[EdgeWeights]:
-        """The lazy tournaments: one gradient for the batch, no entry of the generators yet."""
+        """Lazy tournaments: one gradient for the batch, and no entry of the generators yet."""
         G = self.gradient(X).flatten(0, -3) if X.ndim > 2 else self.gradient(X)[None]
         return [
             EdgeWeights(X_b, G_b, self.side) for X_b, G_b in zip(X.reshape(G.shape), G, strict=True)
@@ -99,8 +99,8 @@ class Brockett(GradientField):
     r"""Brockett's field, the gradient of $F(X) = \frac12 \mathrm{tr}(X^\top A X N)$.
 
     With distinct weights $n_1 > \dots > n_k > 0$ almost every start flows to the eigenvectors of
-    the k largest eigenvalues of A, column by column: PCA when A is a covariance. The field of
-    Sec. 9.3 is the one with a diagonal A (see `sorting_field`); the general A is not in the paper.
+    the k largest eigenvalues of A, column by column, which is PCA if A is a covariance. Sec. 9.3
+    has the field with a diagonal A (see `sorting_field`); a general A is not in the paper.
 
     Args:
         A: Symmetric matrix (\*batch, d, d).

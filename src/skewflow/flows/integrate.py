@@ -1,4 +1,4 @@
-r"""Integrators with fixed steps for $X' = \Omega(t, X) X$ (Eq. 3, 4 and 7)."""
+r"""The integrator with fixed steps for $X' = \Omega(t, X) X$ (Eq. 3, 4 and 7)."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -19,6 +19,7 @@ from .trajectory import Step, Trajectory, check_start, march
 Retraction = str | Callable[[Float[Tensor, "*batch d d"]], Float[Tensor, "*batch d d"]]
 
 RETRACTIONS = {"exp": expm, "cayley": cayley}
+"""The maps from Sk(d) to SO(d) that have a name."""
 
 
 @no_autocast()
@@ -35,29 +36,31 @@ def integrate(
     t0: float = 0.0,
     record_every: int | None = None,
 ) -> Trajectory:
-    r"""Follow a field with the whole generator (Eq. 4) or with sampled blocks of it (Eq. 7).
+    r"""Integrate a field with the exact generator (Eq. 4) or with sampled blocks of it (Eq. 7).
 
-    Without a sampler a step is $X \leftarrow \Gamma(\eta\Omega) X$. With one, $\Omega$ is replaced
-    by an unbiased estimate, whose blocks turn one by one (Eq. 8); with `num_draws` = m it is the
-    mean of m estimates at the same point, applied as a product of m steps of size $\eta/m$ each
-    (not in the paper). Then ``RoundRobin()`` draws the m matchings without replacement and
-    ``RoundRobin(replacement=True)`` with. All of these are of first order in $\eta$; see
-    `integrate_strang` and `integrate_adaptive` for more. In the reverse form, a field with
-    ``side="right"``, blocks of columns turn.
+    Without a sampler a step is $X \leftarrow \Gamma(\eta\Omega) X$. With a sampler, $\Omega$ is
+    replaced by an unbiased estimate and each of its blocks is applied by itself (Eq. 8). With
+    `num_draws` = m the step is a product of m steps of size $\eta/m$ with m estimates at the same
+    point (not in the paper): ``RoundRobin()`` draws these m matchings without replacement and
+    ``RoundRobin(replacement=True)`` with replacement. All of these are of first order in $\eta$;
+    `integrate_strang` and `integrate_adaptive` have higher order. In the reverse form, a field with
+    ``side="right"``, the blocks are blocks of columns.
 
     Args:
         field: The generator for each time and point.
-        X0: Starting points with orthonormal columns; a batch is followed at once.
-        eta: Step size; positive ascends along a gradient field.
-        num_steps: How many steps.
-        sampler: None for the whole generator. One sampler is copied for each matrix; a list with
-            one for each matrix is used as it is, so that a sweep can go on in the next call.
-        num_draws: Estimates at each point.
+        X0: Starting points with orthonormal columns; a batch is integrated at once.
+        eta: Step size; a positive one ascends along a gradient field.
+        num_steps: Number of steps.
+        sampler: None for the exact generator. A single sampler is copied for each matrix; a list
+            with one sampler for each matrix is used without a copy, so that the next call can
+            continue their sweeps.
+        num_draws: Number of estimates at each point.
         retraction: "exp" or "cayley"; without a sampler any map from generators to rotations, such
             as ``lambda A: geometry.taylor(A, 20)``.
-        generator: Randomness of the sampler; matrices draw in their order, step by step.
+        generator: Source of randomness of the sampler; in each step the matrices draw in order.
         t0: Time at the start.
-        record_every: Keep the start and every such step; None keeps only the last point.
+        record_every: Interval, in steps, of the recorded points, which then include the start; None
+            records the last point only.
 
     Example:
         >>> from skewflow.flows import Brockett
@@ -77,16 +80,16 @@ def integrate(
         if num_draws > 1:
             raise ValueError(
                 f"`num_draws` is for a sampler: got num_draws={num_draws} without one. "
-                "The whole generator needs no second draw."
+                "The exact generator needs no second draw. Omit it, or pass `sampler`."
             )
-        step = _exact_step(field, eta, _map_of(retraction))
+        step = _exact_step(field, eta, _retraction_map(retraction))
     else:
         _validate.one_of(retraction, ("exp", "cayley"), "retraction")
         if generator is None:
             raise TypeError("`generator` is needed with a sampler: pass a torch.Generator.")
         _validate.generator(generator)
         name: Literal["exp", "cayley"] = "cayley" if retraction == "cayley" else "exp"
-        samplers = _one_for_each(sampler, X0[..., 0, 0].numel())
+        samplers = _samplers_of_matrices(sampler, X0[..., 0, 0].numel())
         step = _sampled_step(field, eta, samplers, num_draws, name, generator)
     with torch.no_grad():
         return march(step, X0, eta, num_steps, t0, record_every)
@@ -108,46 +111,46 @@ def _sampled_step(
     retraction: Literal["exp", "cayley"],
     generator: torch.Generator,
 ) -> Step:
-    # The reverse form turns columns: rows of the transpose, by the transposed rotations.
+    # The reverse form rotates columns: rows of the transpose, by transposed rotations.
     signed = (eta if field.side == "left" else -eta) / num_draws
 
     def step(t: float, X: Tensor) -> Tensor:
         rows = X if field.side == "left" else X.mT
-        turned = []
+        rotated = []
         weights = field.edge_weights(t, X)
         for Y, W, sampler in zip(
             rows.reshape(-1, *rows.shape[-2:]), weights, samplers, strict=True
         ):
-            for _ in range(num_draws):  # W stays that of X: all estimates are at the same point
+            for _ in range(num_draws):  # W belongs to X, so all estimates are at the same point
                 draw = sampler.sample(W, generator=generator)
                 Y = rotate_blocks(Y, draw.partition, draw.blocks(W), signed, retraction)
-            turned.append(Y)
-        Y = torch.stack(turned).reshape(rows.shape)
+            rotated.append(Y)
+        Y = torch.stack(rotated).reshape(rows.shape)
         return Y if field.side == "left" else Y.mT
 
     return step
 
 
-def _map_of(retraction: Retraction) -> Callable[[Tensor], Tensor]:
+def _retraction_map(retraction: Retraction) -> Callable[[Tensor], Tensor]:
     if callable(retraction):
         return retraction
     _validate.one_of(retraction, tuple(RETRACTIONS), "retraction")
     return RETRACTIONS[retraction]
 
 
-def _one_for_each(sampler: Sampler | Sequence[Sampler], count: int) -> Sequence[Sampler]:
+def _samplers_of_matrices(sampler: Sampler | Sequence[Sampler], count: int) -> Sequence[Sampler]:
     if isinstance(sampler, Sampler):
         return [copy.deepcopy(sampler) for _ in range(count)]
     if len(sampler) != count:
         raise ValueError(
             f"`sampler` must be one sampler or a list with one for each of the {count} matrices: "
-            f"got {len(sampler)} of them."
+            f"got a list of {len(sampler)}."
         )
     return sampler
 
 
 def check_field(field: Field) -> None:
-    """`field` is a Field, not a bare function."""
+    """Check that `field` is a Field, and not a function."""
     if not isinstance(field, Field):
         raise TypeError(
             f"`field` must be a Field: got {type(field).__name__}. "

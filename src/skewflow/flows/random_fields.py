@@ -12,11 +12,12 @@ from .fields import Field
 
 
 class GaussianField(Field):
-    r"""A fresh Gaussian skew matrix at every call: $\Omega_{rand}$ of Eq. 29.
+    r"""A new Gaussian skew matrix at every call: $\Omega_{rand}$ of Eq. 29.
 
-    The flow tends to Haar measure on the component of its start: the determinant stays, where the
-    paper says all of O(d). Every entry has the standard deviation `scale`. With a step $\eta$ the
-    angles are of size $\eta$ `scale`, and many small steps are a Brownian motion on SO(d).
+    The flow tends to Haar measure on the component of its start, because the determinant is
+    constant; the paper says on all of O(d). Each entry has the standard deviation `scale`. With a
+    step $\eta$ the angles are of size $\eta$ `scale`, and many small steps approximate a Brownian
+    motion on SO(d).
 
     Args:
         scale: Standard deviation of an entry.
@@ -37,11 +38,11 @@ class GaussianField(Field):
 
 
 class RandomWalkField(Field):
-    r"""Entries that walk on the integers, one step of +1 or -1 a call (Eq. 29).
+    r"""Entries that are random walks on the integers, with a step of +1 or -1 per call (Eq. 29).
 
-    The other field that the paper names. The entries above the diagonal are independent walks from
-    0, so after n calls they are of size $\sqrt n$; `integrate` calls once a step. The walks have
-    the batch of the first points.
+    The paper names this field as an alternative. The entries above the diagonal are independent
+    walks from 0, so after n calls they are of size $\sqrt n$; `integrate` makes one call per step.
+    The walks have the batch dimensions of the first call.
 
     Args:
         scale: Size of one step of a walk.

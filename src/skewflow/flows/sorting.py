@@ -12,9 +12,9 @@ from .fields import Brockett
 def sorting_field(q: Float[Tensor, "*batch d"], n: Float[Tensor, "d"] | None = None) -> Brockett:
     r"""The field of the flow that sorts q: $X' = X(HN - NH)$ with $H = X^\top Q X$ (Eq. 11).
 
-    The paper prints the other sign, which *minimises* $\sum x_i n_i$ and so sorts the wrong way
-    round. This one is the reverse form of Brockett's with a diagonal A = Q: almost every start
-    flows to a signed permutation P with $P^\top q$ in the order of n (Eq. 12, 13).
+    The paper prints the opposite sign, which *minimises* $\sum x_i n_i$ and sorts in reverse. This
+    field is the reverse form of Brockett's with a diagonal A = Q: almost every start flows to a
+    signed permutation P with $P^\top q$ in the order of n (Eq. 12, 13).
 
     Args:
         q: The numbers, all different.
@@ -42,10 +42,11 @@ def decreasing(d: int, like: Tensor) -> Float[Tensor, "d"]:
 
 
 def nearest_permutation(X: Float[Tensor, "*batch d d"]) -> Int[Tensor, "*batch d"]:
-    r"""For each column the row of the nearest permutation matrix: $P_{\pi(j) j} = 1$ (Sec. 9.3).
+    r"""The nearest permutation matrix, as the row of the 1 in each column (Sec. 9.3).
 
-    Maximises $\sum_j X_{\pi(j) j}^2$ by the Hungarian method, since the flow ends at a permutation
-    with signs. The paper does not say how it projects. Needs scipy.
+    $P_{\pi(j) j} = 1$ for the $\pi$ that maximises $\sum_j X_{\pi(j) j}^2$, found by the Hungarian
+    method; entries are squared because the flow ends at a signed permutation. The paper does not
+    say how it projects. Needs scipy.
 
     Example:
         >>> nearest_permutation(torch.tensor([[0.1, -0.9], [0.8, 0.2]]))
@@ -79,7 +80,7 @@ def inverse_fraction(p: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
 def sortedness(
     X: Float[Tensor, "*batch d d"], q: Float[Tensor, "*batch d"]
 ) -> Float[Tensor, "*batch"]:
-    r"""The score "inv" of Table 2: how far $P^\top q$ decreases, P the permutation nearest to X.
+    r"""The score "inv" of Table 2: the `inverse_fraction` of $P^\top q$ for the P nearest to X.
 
     Example:
         >>> sortedness(torch.tensor([[0.1, -0.9], [0.8, 0.2]]), torch.tensor([1.0, 2.0]))
@@ -91,12 +92,13 @@ def sortedness(
 def largest_stable_step(
     q: Float[Tensor, "*batch d"], *, scale: float = 1.0
 ) -> Float[Tensor, "*batch"]:
-    r"""The step size above which the sorted point repels, for N = diag(d, ..., 1).
+    r"""The step size above which the sorted point is unstable (not in the paper).
 
-    There the flow is $\theta_{ij}' = -(n_i - n_j)(p_i - p_j)\theta_{ij}$ to first order, and
-    a step multiplies each angle by one minus $\eta$ times that rate, so the largest rate, of the
-    first and the last number, must stay below $2/\eta$. A stochastic step with the weight c
-    (`scale`) needs $c$ times less: $c = d - 1$ for matchings (not in the paper).
+    For N = diag(d, ..., 1) the flow near the sorted point is, to first order,
+    $\theta_{ij}' = -(n_i - n_j)(p_i - p_j)\theta_{ij}$. A step multiplies each angle by one minus
+    $\eta$ times its rate, so the largest rate, that of the first and the last number, must be below
+    $2/\eta$. A stochastic step with the weight c (`scale`) allows a step size c times smaller:
+    $c = d - 1$ for matchings.
 
     Example:
         >>> largest_stable_step(torch.tensor([0.0, 0.5, 1.0]))

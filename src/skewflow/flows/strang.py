@@ -24,22 +24,23 @@ def integrate_strang(
     t0: float = 0.0,
     record_every: int | None = None,
 ) -> Trajectory:
-    r"""Follow a field by symmetric splitting over the members of a family: second order.
+    r"""Integrate a field by symmetric splitting over a family, to second order (not in the paper).
 
     A non-intersecting family $T_1, ..., T_n$ splits the generator, $\Omega = \sum_r \Omega[T_r]$
-    (Sec. 3.2). A step follows $X' = \Omega[T_r](X) X$ for $\eta/2$ in the order 1, ..., n and again
-    in the order n, ..., 1 (Strang), each by the explicit midpoint rule, so its error is
-    $O(\eta^3)$. Time stands at the middle of the step. Nothing is random: this is the sweep without
-    replacement, made symmetric (not in the paper).
+    (Sec. 3.2). A step integrates $X' = \Omega[T_r](X) X$ for $\eta/2$ in the order 1, ..., n and
+    again in the order n, ..., 1 (Strang), each by the explicit midpoint rule, so its error is
+    $O(\eta^3)$. The time argument of the field is the middle of the step. Nothing is random: it is
+    a sweep without replacement, made symmetric.
 
     Args:
-        field: The generator for each time and point; read 4n times a step.
-        X0: Starting points with orthonormal columns; a batch is followed at once.
+        field: The generator for each time and point; evaluated 4n times per step.
+        X0: Starting points with orthonormal columns; a batch is integrated at once.
         eta: Step size.
-        num_steps: How many steps.
+        num_steps: Number of steps.
         block_size: 2, or a size for which `non_intersecting` has a family.
         t0: Time at the start.
-        record_every: Keep the start and every such step; None keeps only the last point.
+        record_every: Interval, in steps, of the recorded points, which then include the start; None
+            records the last point only.
 
     Example:
         >>> from skewflow.flows import sorting_field
@@ -55,22 +56,22 @@ def integrate_strang(
 
     def step(t: float, X: Tensor) -> Tensor:
         for T in (*family, *reversed(family)):
-            middle = _turn(X, field(t + eta / 2, X), T, eta / 4, field.side)
-            X = _turn(X, field(t + eta / 2, middle), T, eta / 2, field.side)
+            middle = _rotate_blocks(X, field(t + eta / 2, X), T, eta / 4, field.side)
+            X = _rotate_blocks(X, field(t + eta / 2, middle), T, eta / 2, field.side)
         return X
 
     with torch.no_grad():
         return march(step, X0, eta, num_steps, t0, record_every)
 
 
-def _turn(
+def _rotate_blocks(
     X: Float[Tensor, "*batch d k"],
     omega: Float[Tensor, "*batch d d"],
     partition: Partition,
     eta: float,
     side: str,
 ) -> Float[Tensor, "*batch d k"]:
-    """The blocks of one partition turned, the same partition for the whole batch."""
+    """The points with the blocks of one partition rotated, the same partition for the batch."""
     rows = X.clone() if side == "left" else X.mT.clone()
     signed = eta if side == "left" else -eta
     for b in partition.blocks:

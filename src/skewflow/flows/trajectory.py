@@ -1,4 +1,4 @@
-"""What an integrator returns, and the loop that all of them share."""
+"""The result of an integrator, and the loop over fixed steps."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from ..geometry.checks import check_stiefel, require
 from ..geometry.skew import Side, check_side
 
 Step = Callable[[float, Float[Tensor, "*batch d k"]], Float[Tensor, "*batch d k"]]
-"""From a time and the points there to the points one step on."""
+"""Maps a time and the points at that time to the points after one step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +22,8 @@ class Trajectory:
     r"""Points of a flow at some times (not in the paper).
 
     Args:
-        times: When, (n,), in float64.
-        points: Where, (n, \*batch, d, k).
+        times: Times (n,), in float64.
+        points: Points (n, \*batch, d, k) at these times.
 
     Example:
         >>> path = Trajectory(torch.tensor([0.0, 1.0]), torch.eye(3).expand(2, 3, 3))
@@ -48,9 +48,9 @@ def march(
     t0: float,
     record_every: int | None,
 ) -> Trajectory:
-    """`num_steps` steps of size `eta`: the start, every `record_every`-th point and the last.
+    """Take `num_steps` steps of size `eta` and record every `record_every`-th point and the last.
 
-    Only the last point is kept when `record_every` is None.
+    The start is recorded too, unless `record_every` is None, which records the last point only.
     """
     times, points = ([], []) if record_every is None else ([t0], [X])
     for i in range(num_steps):
@@ -69,7 +69,7 @@ def check_start(
     num_steps: int,
     record_every: int | None,
 ) -> None:
-    """The arguments of every integrator with fixed steps, before anything is computed."""
+    """Check the arguments that all integrators have in common."""
     _validate.tall(X0, "X0")
     check_side(side, *X0.shape[-2:])
     require(check_stiefel(X0))

@@ -1,4 +1,4 @@
-"""Membership checks that say why: on the manifold, in Sk(d), in a tangent space."""
+"""Membership checks for ST(d, k), SO(d), Sk(d) and tangent spaces; each says why it fails."""
 
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ TOLERANCE = {
     torch.bfloat16: 5e-2,
     torch.float16: 1e-2,
 }
-"""Default bound on the error per entry, by dtype: loose enough for a long run's rounding."""
+"""Largest error of an entry that a check accepts by default; a long run's rounding is smaller."""
 
 
 class Check(NamedTuple):
-    """The answer of a membership check: `ok`, and a reason if it does not hold (not in the paper).
+    """The result of a membership check: whether it holds and, if not, why (not in the paper).
 
-    It counts as true or false by itself; the reason is empty when the check holds.
+    ``bool(check)`` is ``check.ok``. The reason is empty when the check holds.
 
     Example:
         >>> Check(True, ""), bool(Check(False, "`X` is not square."))
@@ -41,9 +41,8 @@ class Check(NamedTuple):
 def orthogonality_error(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch"]:
     r"""$\|X^\top X - I\|_F$ of each matrix (not in the paper).
 
-    Half precisions are measured in float32, so the number is the error of the stored weights. For
-    one number of any weight or model, also a wide one or a convolution, there is
-    `nn.orthogonality_error`.
+    Half-precision entries are converted to float32 first, so the result is the error of the stored
+    matrix. `nn.orthogonality_error` measures any weight (wide, convolution) or a whole model.
 
     Example:
         >>> orthogonality_error(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
@@ -64,7 +63,7 @@ def check_stiefel(X: Float[Tensor, "*batch d k"], tol: float | None = None) -> C
 
     Args:
         X: Candidate points.
-        tol: Largest allowed entry of the residual; by dtype when omitted.
+        tol: Largest allowed entry of the residual; depends on the dtype when omitted.
 
     Example:
         >>> print(check_stiefel(2 * torch.eye(2)).reason)
@@ -99,7 +98,7 @@ def check_special(X: Float[Tensor, "*batch d d"], tol: float | None = None) -> C
     orthonormal = check_stiefel(X, tol)
     if not orthonormal:
         return orthonormal
-    # The determinant itself, a product of pivots, underflows to zero from about 400 rows on.
+    # The determinant is a product of pivots and underflows to zero from about 400 rows on.
     sign = torch.linalg.slogdet(X if X.dtype == torch.float64 else X.float()).sign
     negative = int((sign < 0).sum())
     if negative == 0:

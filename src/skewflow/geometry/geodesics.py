@@ -19,8 +19,8 @@ def lift(
 ) -> Float[Tensor, "*batch d d"]:
     r"""The skew $\Omega$ with $\Omega X = Z$ and $X_\perp^\top \Omega X_\perp = 0$ (Sec. 2.1.1).
 
-    $\Omega = P Z X^\top - X Z^\top P$ with $P = I - \tfrac12 X X^\top$. For $Z = \Omega(X, G) X$ it
-    gives $\Omega(X, G)$ back, which is why the paper's update runs along a canonical geodesic.
+    $\Omega = P Z X^\top - X Z^\top P$ with $P = I - \tfrac12 X X^\top$. For $Z = \Omega(X, G) X$
+    the result is $\Omega(X, G)$, so the paper's update follows a geodesic of the canonical metric.
 
     Args:
         X: Point of ST(d, k).
@@ -50,7 +50,7 @@ def curve(
     Args:
         X: Point of ST(d, k).
         generator: Skew matrix $\Omega$ acting from the left.
-        t: Where on the curve.
+        t: Time on the curve.
 
     Example:
         >>> H = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
@@ -78,7 +78,7 @@ def geodesic(
     Args:
         X: Point of ST(d, k).
         Z: Tangent vector at `X`.
-        t: Where on the geodesic.
+        t: Time on the geodesic.
 
     Example:
         >>> X, Z = torch.eye(3)[:, :1], torch.eye(3)[:, 1:2]
@@ -110,5 +110,5 @@ def geodesic(
 def _check_time(t: float) -> None:
     if not math.isfinite(t):
         raise NonFiniteError(
-            f"`t` must be finite: got {t}. Look for an overflow where it was computed."
+            f"`t` must be finite: got {t}. Check for an overflow where it was computed."
         )

@@ -27,9 +27,9 @@ def givens(
         d: Number of rows.
         i: First row of the plane.
         j: Second row of the plane.
-        theta: Angle in radians; a tensor of angles gives one rotation for each.
+        theta: Angle in radians; a tensor of angles gives one rotation per angle.
         dtype: Real floating dtype; that of `theta` when it is a float tensor, else torch's default.
-        device: Where the result lives; that of `theta` when it is a tensor, else torch's default.
+        device: Device of the result; that of `theta` when it is a tensor, else torch's default.
 
     Example:
         >>> givens(2, 0, 1, 0.1)
@@ -45,7 +45,7 @@ def givens(
     angle = torch.as_tensor(theta, dtype=R.dtype, device=device)
     if not torch.isfinite(angle).all():
         raise NonFiniteError(
-            f"`theta` must be finite: got {theta}. Look for an overflow where it was computed."
+            f"`theta` must be finite: got {theta}. Check for an overflow where it was computed."
         )
     R = R.expand(*angle.shape, d, d).clone()
     R[..., i, i] = R[..., j, j] = angle.cos()

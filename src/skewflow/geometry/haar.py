@@ -25,9 +25,9 @@ def haar(
 
     The exact draw is not in the paper, which approaches it by a random flow (Sec. 9.9).
 
-    QR of a Gaussian matrix; the signs of R's diagonal are moved into Q, since the Q that LAPACK
-    returns alone is *not* Haar distributed (Mezzadri 2007). For `special` one column is negated
-    where the determinant is -1. Half precisions are drawn in float32 and rounded.
+    Computes the QR decomposition of a Gaussian matrix and moves the signs of R's diagonal into Q,
+    because LAPACK's Q by itself is *not* Haar-distributed (Mezzadri 2007). With `special`, one
+    column is negated where the determinant is -1. Half precisions are drawn in float32 and rounded.
 
     Args:
         d: Number of rows.
@@ -36,7 +36,7 @@ def haar(
         batch: Leading dimensions, for many points at once.
         generator: Source of randomness; torch's global one when omitted.
         dtype: Real floating dtype; torch's default when omitted.
-        device: Where the result lives; the generator's device when omitted.
+        device: Device of the result; the generator's device when omitted.
 
     Example:
         >>> X = haar(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -69,6 +69,6 @@ def haar(
     Q, R = torch.linalg.qr(Z)
     Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(work).unsqueeze(-2)
     if special:
-        # The determinant itself, a product of pivots, underflows to zero from about 400 rows on.
+        # The determinant is a product of pivots and underflows to zero from about 400 rows on.
         Q[..., 0] *= torch.linalg.slogdet(Q).sign.unsqueeze(-1)
-    return Q.to(dtype).contiguous()  # LAPACK leaves it column by column
+    return Q.to(dtype).contiguous()  # LAPACK returns column-major storage

@@ -1,8 +1,8 @@
-"""Which weights are convolutions: their modules know it, and write it down on the parameter.
+"""The layout of convolution weights, recorded on each parameter while its module is at hand.
 
-A shape does not tell: (16, 3, 5) is a one-dimensional convolution or a batch of 16 matrices, and
-(8, 4, 3, 3) a convolution from 4 to 8 channels or a transposed one from 8 to 4. Optimisers are
-given parameters, not modules, so the layout is an attribute of the parameter, `orthogonal_layout`.
+A shape is ambiguous: (16, 3, 5) is a one-dimensional convolution or a batch of 16 matrices, and
+(8, 4, 3, 3) is a convolution from 4 to 8 channels or a transposed one from 8 to 4. Optimisers
+receive parameters, not modules, so the layout is the parameter's attribute `orthogonal_layout`.
 """
 
 from collections.abc import Collection
@@ -15,25 +15,25 @@ from ..errors import ShapeError
 Layout = Literal["convolution", "transposed convolution"]
 
 LAYOUTS = ("convolution", "transposed convolution")
-"""A weight (C_out, C_in, *kernel), and one (C_in, C_out, *kernel)."""
+"""Their weights have the shapes (C_out, C_in, *kernel) and (C_in, C_out, *kernel)."""
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def record_layouts(model: nn.Module, weights: Collection[Tensor]) -> None:
-    """Write the layout of those weights that belong to torch's convolutions on the parameters.
+    """Record the layout of each weight that is the kernel of one of torch's convolutions.
 
-    A layout that is there stays: a weight that two modules share is read as the first one reads
-    it. `copy.deepcopy` drops attributes of parameters, so this is called whenever weights are
-    taken from a model.
+    A recorded layout stays, so a weight that two modules share has the layout of the first.
+    `copy.deepcopy` drops attributes of parameters, so the layouts are recorded whenever weights
+    are taken from a model.
 
     Args:
         model: The model.
-        weights: The orthogonal ones among its parameters.
+        weights: Its orthogonal parameters.
 
     Raises:
-        ValueError: If one of them is the kernel of a grouped convolution.
+        ValueError: If a weight is the kernel of a grouped convolution.
 
     Example:
         >>> layer = nn.Conv1d(3, 16, 5)
@@ -53,7 +53,7 @@ def record_layouts(model: nn.Module, weights: Collection[Tensor]) -> None:
 
 
 def layout_of(weight: Tensor) -> Layout | None:
-    """The layout that was recorded; else that of four and more dimensions is a convolution's."""
+    """The recorded layout; without one, a weight of four or more dimensions is a convolution."""
     recorded: Layout | None = getattr(weight, "orthogonal_layout", None)
     if recorded is None and weight.ndim > 3:
         return "convolution"
@@ -61,13 +61,13 @@ def layout_of(weight: Tensor) -> Layout | None:
 
 
 def refuse_convolution(X: Tensor) -> None:
-    """A parameter that optimisers read as a convolution is no batch of matrices."""
+    """Raise if `X` is a parameter that optimisers read as a convolution, not as matrices."""
     if isinstance(X, nn.Parameter) and layout_of(X) is not None:
         raise ShapeError(
             "`X` must be a matrix or a batch of them: got a parameter of shape "
             f"{tuple(X.shape)}, which optimisers read as a convolution weight. Measure it with "
-            "`skewflow.nn.orthogonality_error` or project it with `skewflow.nn.project_`; a batch "
-            "of matrices goes in as `X.detach()`."
+            "`skewflow.nn.orthogonality_error` or project it with `skewflow.nn.project_`. If it is "
+            "a batch of matrices, pass `X.detach()`."
         )
 
 

@@ -1,4 +1,4 @@
-"""A weight as the matrices of ST(d, k) it stands for: a view, without a copy or a transpose."""
+"""Views of a weight as matrices of ST(d, k)."""
 
 import math
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from .layouts import LAYOUTS, Layout, layout_of
 
 @dataclass(frozen=True)
 class MatrixView:
-    r"""How the weights of one shape are seen as n matrices with d >= k and orthonormal columns.
+    r"""How a weight of one shape is viewed as n matrices (d, k), d >= k, with orthonormal columns.
 
-    A tall matrix is itself, a wide one its transpose (orthonormal rows). A batch (n, d, k) is n
-    matrices. A convolution weight (C_out, C_in, *kernel), and that of a transposed convolution
-    (C_in, C_out, *kernel), is the matrix $[\prod kernel \cdot C_{in}, C_{out}]$ of the paper
-    (Sec. 6.2), or its transpose when C_out is the larger side. Its rows may come in any order,
-    which orthonormal columns do not notice, so channels-last storage is taken as it lies. A weight
-    of three dimensions is a convolution, and one of more a transposed one, where its module has
-    said so (see `record_layouts`).
+    A tall matrix is viewed as itself and a wide one as its transpose (orthonormal rows). A batch
+    (n, d, k) is n matrices. The weight of a convolution (C_out, C_in, *kernel) or of a transposed
+    convolution (C_in, C_out, *kernel) is the matrix $[\prod kernel \cdot C_{in}, C_{out}]$ of the
+    paper (Sec. 6.2), or its transpose when C_out is the larger side. The order of its rows does not
+    affect orthonormality, so channels-last storage needs no reordering. A weight of three
+    dimensions is a convolution, and one of four or more a transposed convolution, only if its
+    module recorded that layout (see `record_layouts`).
 
     Args:
         shape: The weight's shape.
-        layout: Whether it is a convolution's; None for a matrix or a batch of them.
-        channels_last: The channels of a convolution weight come last in memory.
+        layout: Layout of a convolution weight; None for a matrix or a batch of matrices.
+        channels_last: Whether the channels of a convolution weight come last in memory.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ class MatrixView:
 
     @classmethod
     def of(cls, weight: Tensor, name: str = "an orthogonal weight") -> "MatrixView":
-        """The view that needs no copy of this weight, if there is one; errors call it `name`."""
+        """The view for this weight, without a copy if its strides allow; errors name it `name`."""
         if weight.ndim < 2:
             raise ShapeError(
                 f"{name} must have at least two dimensions to be orthogonal: got shape "
@@ -57,30 +57,30 @@ class MatrixView:
 
     @cached_property
     def wide(self) -> bool:
-        """The matrices are the transposes of what is stored."""
+        """Whether the stored matrices are wide, so that the view transposes them."""
         rows, columns = self._stored[1:]
         return rows < columns
 
     @cached_property
     def matrices(self) -> tuple[int, int, int]:
-        """(n, d, k)."""
+        """The number of matrices, their rows and their columns: (n, d, k)."""
         n, rows, columns = self._stored
         return n, max(rows, columns), min(rows, columns)
 
     def __call__(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "n d k"]:
-        """A weight, gradient or buffer as matrices; a view where the memory allows it."""
+        """A weight, gradient or buffer as matrices, without a copy where its strides allow."""
         stored = tensor if self._order is None else tensor.permute(self._order)
         stored = stored.reshape(self._stored)
         return stored.mT if self.wide else stored
 
     def matrix(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "d k"]:
-        """The same where there is one matrix, which then needs no batch."""
+        """The only matrix of a weight that is a single one, without a batch dimension."""
         if len(self.shape) > 2:
             return self(tensor)[0]
         return tensor.mT if self.wide else tensor
 
     def restore(self, X: Float[Tensor, "n d k"]) -> Float[Tensor, "*shape"]:
-        """Matrices back in the weight's own shape."""
+        """Matrices in the shape of the weight: the inverse of the view."""
         stored = X.mT if self.wide else X
         if self._order is None:
             return stored.reshape(self.shape)
@@ -89,7 +89,7 @@ class MatrixView:
 
     @cached_property
     def _order(self) -> tuple[int, ...] | None:
-        """The order of the dimensions that begins with C_out; None where the weight has it."""
+        """The order of the dimensions that puts C_out first; None if the weight has it already."""
         kernel = range(2, len(self.shape))
         if self.layout == "transposed convolution":
             return (1, 0, *kernel)
@@ -97,6 +97,7 @@ class MatrixView:
 
     @cached_property
     def _stored(self) -> tuple[int, int, int]:
+        """The number of stored matrices, their rows and their columns."""
         if self.layout is None:
             *batch, rows, columns = self.shape
             return math.prod(batch), rows, columns

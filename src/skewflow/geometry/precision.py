@@ -1,4 +1,4 @@
-"""Products that do not inherit torch's switches for coarser float32 arithmetic."""
+"""Contexts that keep TF32, bfloat16 products and autocast out of orthogonal arithmetic."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,38 +12,38 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EXACT = ("none", "ieee")
-"""What the switches say where products are those of float32."""
+"""Values of torch's precision switches that stand for true float32 products."""
 
 
 class full_precision:  # noqa: N801
-    """Matrix products in true float32, whatever the user's switches for CUDA and the CPU say.
+    """Context in which matrix products are true float32, whatever torch's switches say.
 
-    A residual of an orthogonal matrix computed in TF32 is 1e-3 for a perfect one. Switches that
-    are right stay as they are: most steps find them so, and small ones would notice.
+    Computed in TF32, the residual of a perfectly orthogonal matrix is 1e-3. Only switches with
+    another value are written, because writing them takes a noticeable part of a small step.
     """
 
     def __enter__(self) -> None:
-        """Turn the switches that have to be turned."""
+        """Set the switches that allow coarser products."""
         backends = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
         self._before = [(b, b.fp32_precision) for b in backends if b.fp32_precision not in EXACT]
         for backend, _ in self._before:
             backend.fp32_precision = "ieee"
 
     def __exit__(self, *_: object) -> None:
-        """Turn them back."""
+        """Restore them."""
         for backend, precision in self._before:
             backend.fp32_precision = precision
 
 
 def is_coarse(X: Tensor) -> bool:
-    """Whether the user lets products of such tensors run in TF32 on CUDA."""
+    """Whether torch multiplies tensors like `X` in TF32, which the user has then allowed."""
     if X.device.type != "cuda" or X.dtype != torch.float32:
         return False
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def is_exact(X: Tensor) -> bool:
-    """Whether torch computes products of such tensors in their own precision."""
+    """Whether torch multiplies tensors like `X` in their own precision."""
     if X.dtype != torch.float32:
         return X.dtype == torch.float64
     on_cuda = X.device.type == "cuda"
@@ -52,10 +52,10 @@ def is_exact(X: Tensor) -> bool:
 
 
 class no_autocast:  # noqa: N801
-    """Products in the types of their factors, also where the user's autocast would round these.
+    """Context and decorator in which autocast is off.
 
-    It is a context, and a decorator: ``@no_autocast()`` on a function whose result must be
-    orthogonal, as bfloat16 products are orthogonal to 1e-2 only. Networks keep their autocast.
+    Functions whose result must be orthogonal have the decorator ``@no_autocast()``: products that
+    autocast rounds to bfloat16 are orthogonal to 1e-2 only. The user's network keeps its autocast.
     """
 
     def __enter__(self) -> None:
@@ -66,7 +66,7 @@ class no_autocast:  # noqa: N801
             off.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *reason: object) -> None:
-        """Turn it on again."""
+        """Restore it."""
         for off in reversed(self._off):
             off.__exit__(*reason)
 
@@ -82,9 +82,9 @@ class no_autocast:  # noqa: N801
 
 
 def users_precision(X: Tensor) -> AbstractContextManager[None]:
-    """Products in TF32 where the user lets them be, in true float32 elsewhere.
+    """Context in which products are TF32 if the user allows it, and true float32 otherwise.
 
-    For what is corrected afterwards: rounding the direction of a step costs nothing, rounding its
-    orthogonality costs everything.
+    It is for results that are corrected afterwards: a rounded direction of a step is harmless, a
+    rounded orthogonality is not.
     """
     return nullcontext() if is_coarse(X) else full_precision()

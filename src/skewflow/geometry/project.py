@@ -14,11 +14,11 @@ from .retractions import HALVES
 def project(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d k"]:
     r"""The polar factor $U V^\top$ of $X = U S V^\top$: the nearest point of ST(d, k).
 
-    Nearest in every unitarily invariant norm (not in the paper). Unique when `X` has full column
-    rank; otherwise one of the nearest points. On O(d) it keeps the sign of the determinant, so it
-    lands in the component of `X`. Costs one SVD, $O(dk^2)$. Its backward pass is torch's for the
-    SVD, which divides by differences of singular values: where two coincide, as they do for an `X`
-    that is orthonormal already, the gradient is NaN.
+    It is nearest in every unitarily invariant norm (not in the paper). It is unique when `X` has
+    full column rank; otherwise it is one of several nearest points. On O(d) it keeps the sign of
+    the determinant and thus the component. It costs one SVD, $O(dk^2)$. The backward pass of
+    torch's SVD divides by differences of singular values, so the gradient is NaN where two of them
+    coincide, as they do for an `X` that is already orthonormal.
 
     Example:
         >>> project(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))

@@ -16,21 +16,22 @@ from ..errors import NonFiniteError, NotOnManifoldError
 from .precision import no_autocast
 
 HALVES = (torch.bfloat16, torch.float16)
+"""Dtypes of 16 bits: their results are computed in float32 and rounded."""
 
 LARGEST_SOLVE = 1e3
-"""Largest norm of a skew matrix whose Cayley transform is found by a solve: to there it is
-orthogonal to 4e-14 in float64, and beyond the error grows with the norm."""
+"""Largest norm of a skew matrix whose Cayley transform is computed by a linear solve. Up to this
+norm the result is orthogonal to 4e-14 in float64; beyond it the error grows with the norm."""
 
 
 @no_autocast()
 def expm(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
     r"""The matrix exponential, $\exp : Sk(d) \to SO(d)$, onto (Sec. 2.1.1).
 
-    Scaling and squaring of a Taylor polynomial of degree 16, in six products and the squarings:
+    Scales and squares a Taylor polynomial of degree 16, which takes six products, because
     `torch.linalg.matrix_exp` loses five digits on a single matrix (3e-11 in float64, torch 2.13).
-    Costs $O(d^3)$. The squarings multiply the rounding error: the result is orthogonal to about the
-    dtype's eps times the norm of `A`. So half precisions are computed in float32, and float32 of a
-    norm above 100 in float64.
+    Costs $O(d^3)$. The squarings amplify rounding: the result is orthogonal to about the dtype's
+    eps times the norm of `A`. Half precisions are therefore computed in float32, and float32
+    matrices of a norm above 100 in float64.
 
     Args:
         A: Square matrices; the result is a rotation when they are skew.
@@ -83,12 +84,12 @@ def cayley(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
 
 @no_autocast()
 def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch d d"]:
-    r"""The series $\sum_{n=0}^{terms} A^n / n!$ as it stands, without scaling.
+    r"""The truncated series $\sum_{n=0}^{terms} A^n / n!$, without scaling.
 
-    Kept only to reproduce how it fails (Sec. 9.1.2, 9.3): the result is not orthogonal,
-    and at a large norm cancellation leaves no digit however many terms are taken: in float64 the
-    error is 4e-4 at norm 30 and above 1 at norm 40, in float32 that at norm 20. Use `expm` for
-    anything else.
+    It exists only to reproduce how the series fails (Sec. 9.1.2, 9.3). The result is not
+    orthogonal, and at a large norm cancellation destroys all digits however many terms are taken:
+    in float64 the error is 4e-4 at norm 30 and above 1 at norm 40; in float32 it is above 1 at
+    norm 20. Use `expm` for everything else.
 
     Example:
         >>> taylor(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]), terms=2)
@@ -99,7 +100,7 @@ def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch 
     if isinstance(terms, bool) or not isinstance(terms, int) or terms < 0:
         raise ValueError(
             f"`terms` must be a whole number >= 0: got {terms!r}. "
-            "It is the highest power of `A` that is kept; 0 gives the identity."
+            "It is the highest power of `A` in the sum; 0 gives the identity."
         )
     term = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
     total = term
@@ -110,7 +111,7 @@ def taylor(A: Float[Tensor, "*batch d d"], terms: int) -> Float[Tensor, "*batch 
 
 
 class _LargeCayley(torch.autograd.Function):
-    r"""The Cayley transform of skew matrices, orthogonal to rounding whatever their norm.
+    r"""The Cayley transform of skew matrices, orthogonal up to rounding for every norm.
 
     $I - A/2$ is normal, so its polar factor V gives $(I - A/2)^{-1}(I + A/2) = (V^\top)^2$, and an
     SVD finds V. The derivative of the SVD does not exist, as the singular values of a skew matrix
@@ -134,7 +135,7 @@ class _LargeCayley(torch.autograd.Function):
 
 
 def _scaled_taylor(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """The exponential: the polynomial at norm at most 1/2, squared."""
+    """The exponential: the polynomial of `A` scaled to a norm of at most 1/2, then squared."""
     norm = A.detach().abs().sum(-1).amax().item()
     squarings = math.ceil(math.log2(2 * norm)) if norm > 0.5 else 0
     E = _polynomial(A * 0.5**squarings)
@@ -144,13 +145,13 @@ def _scaled_taylor(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"
 
 
 def _polynomial(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """The series up to the power 16: at a norm of at most 1/2 exact to 2e-20."""
+    """The series up to A^16; at norms of at most 1/2 its truncation error is 2e-20."""
     A2 = A @ A
     A3, A4 = A2 @ A, A2 @ A2
     I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
 
     def cubic(n: int) -> Tensor:
-        """The terms n to n + 3 of the series, over A^n."""
+        """The terms n to n + 3 of the series, divided by A^n."""
         a, b, c, d = (1 / math.factorial(n + m) for m in range(4))
         return a * I + b * A + c * A2 + d * A3
 
@@ -161,7 +162,7 @@ def _polynomial(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
 
 
 def _widen(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
-    """`A` in the precision its norm asks for: the error of both maps grows with the norm."""
+    """`A` in a precision that suits its norm: the error of both maps grows with the norm."""
     if A.dtype == torch.float64:
         return A
     A = A.float()

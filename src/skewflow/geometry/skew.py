@@ -24,8 +24,8 @@ def omega(
     $X \leftarrow X \exp(\eta\Omega)$; only on O(d), because for k < d it never leaves the span
     of $X$. On O(d) the two steps are equal, since $\Omega_{left} = X \Omega_{right} X^\top$.
 
-    With a positive step both *ascend* F when G is the gradient of F. Costs $O(d^2 k)$: the fast
-    paths read single entries through `tournaments.EdgeWeights` instead.
+    With a positive step both *ascend* F when G is the gradient of F. Costs $O(d^2 k)$; fast paths
+    compute single entries through `tournaments.EdgeWeights` instead.
 
     Args:
         X: Point with orthonormal columns.
@@ -77,7 +77,7 @@ def skew(A: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch d d"]:
 
 
 def check_side(side: Side, d: int, k: int) -> None:
-    """`side` is a known word, and "right" is asked for on O(d) only (Sec. 2.1.2)."""
+    """Check that `side` is "left", or "right" with d = k (Sec. 2.1.2)."""
     _validate.one_of(side, ("left", "right"), "side")
     if side == "right" and d != k:
         raise ShapeError(
@@ -87,7 +87,7 @@ def check_side(side: Side, d: int, k: int) -> None:
 
 
 def check_plane(d: int, i: int, j: int) -> None:
-    """`i` and `j` are two different rows of `d`."""
+    """Check that `i` and `j` are two different rows of `d`."""
     if not (0 <= i < d and 0 <= j < d) or i == j:
         raise ShapeError(
             f"a plane needs two different rows in 0..{d - 1}: got i={i}, j={j} for d={d}. "
@@ -96,7 +96,7 @@ def check_plane(d: int, i: int, j: int) -> None:
 
 
 def check_dtype(dtype: torch.dtype | None) -> None:
-    """`dtype` is None or a real floating dtype that skewflow computes with."""
+    """Check that `dtype` is None or a real floating dtype that skewflow supports."""
     if dtype is not None and dtype not in _validate.FLOATS:
         allowed = ", ".join(str(d) for d in _validate.FLOATS)
         raise DtypeError(
@@ -105,7 +105,7 @@ def check_dtype(dtype: torch.dtype | None) -> None:
 
 
 def check_fits(A: Tensor, X: Tensor, name: str, shape: tuple[int, int]) -> None:
-    """`A` is a matrix of `shape` with the batch dimensions, dtype and device of `X`."""
+    """Check that `A` is a matrix of `shape` with the batch dimensions, dtype and device of `X`."""
     _validate.matrix(A, name)
     expected = (*X.shape[:-2], *shape)
     if tuple(A.shape) != expected:

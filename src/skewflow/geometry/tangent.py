@@ -76,7 +76,7 @@ def tangent_from(
 def complement(X: Float[Tensor, "*batch d k"]) -> Float[Tensor, "*batch d n"]:
     r"""An orthonormal basis $X_\perp$ of the complement: $[X\,X_\perp]$ is in O(d) (Sec. 2.1).
 
-    One of many; it has d - k columns and so none on O(d).
+    The basis is not unique. It has d - k columns, so it is empty on O(d).
 
     Example:
         >>> complement(torch.eye(4)[:, :3]).abs().ravel()

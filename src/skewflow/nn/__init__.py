@@ -1,4 +1,4 @@
-"""Orthogonal weights in networks: layers, marks, initialisation and how orthogonal they are."""
+"""Orthogonal weights in networks: layers, marks, initialisation and orthogonality errors."""
 
 from .conv import OrthogonalConv2d as OrthogonalConv2d
 from .init import orthogonal_ as orthogonal_

@@ -6,16 +6,15 @@ from .init import orthogonal_
 
 
 class OrthogonalConv2d(nn.Conv2d):
-    r"""`torch.nn.Conv2d` whose flattened kernel starts Haar and is marked as orthogonal.
+    r"""`torch.nn.Conv2d` whose flattened kernel starts Haar-distributed, marked as orthogonal.
 
-    The kernel is flattened as in Sec. 6.2, to (kh*kw*C_in, C_out), with orthonormal columns, or
-    rows if there are fewer. **This is not an orthogonal convolution**: it is the map from one patch
-    to its outputs that is orthogonal. Patches overlap, so the map from image to image neither
-    keeps lengths nor is a contraction; with zero padding its norm is at most
-    $\sqrt{\lceil kh/stride\rceil \lceil kw/stride\rceil}$ (at dilation 1), the root of the number
-    of patches that hold one pixel. Where patches do not overlap (stride = kernel size, no padding)
-    it is orthogonal. The layer does not keep the kernel orthogonal: the optimiser does, see
-    `optim.split_parameters`.
+    The kernel is flattened as in Sec. 6.2, to (kh*kw*C_in, C_out), and has orthonormal columns, or
+    orthonormal rows if it is wide. **This is not an orthogonal convolution**: only the map from one
+    patch to its outputs is orthogonal. Patches overlap, so the map from image to image neither
+    preserves lengths nor is a contraction; with zero padding and dilation 1 its norm is at most
+    $\sqrt{\lceil kh/stride\rceil \lceil kw/stride\rceil}$, the root of the number of patches that
+    contain a pixel. It is orthogonal if patches do not overlap (stride = kernel size, no padding).
+    The layer does not keep the kernel orthogonal; the optimiser does, see `optim.split_parameters`.
 
     Args:
         in_channels: As in `torch.nn.Conv2d`, like all arguments.
@@ -37,7 +36,7 @@ class OrthogonalConv2d(nn.Conv2d):
     orthogonal_names = ("weight",)
 
     def reset_parameters(self) -> None:
-        """Draw the kernel from Haar measure with torch's global generator, and the bias anew."""
+        """Draw the kernel from Haar measure and the bias as torch does, by the global generator."""
         if self.groups != 1:
             raise ValueError(
                 f"`groups` must be 1: got {self.groups}. A grouped kernel is not one matrix "

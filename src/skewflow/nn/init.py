@@ -1,4 +1,4 @@
-"""Initialisation of orthogonal weights: Haar measure, and turns of pairs."""
+"""Initialisation of orthogonal weights: Haar measure, and random rotations of pairs of rows."""
 
 import math
 
@@ -18,10 +18,11 @@ def orthogonal_(
 ) -> Float[Tensor, "*shape"]:
     """Fill a weight with Haar-distributed orthogonal matrices, in place.
 
-    A tall weight gets orthonormal columns, a wide one orthonormal rows. Three dimensions are a
-    batch (n, d, k) of n independent matrices, more are a convolution weight (C_out, C_in, *kernel)
-    in the paper's flattening (see `MatrixView`). A tensor does not show that it belongs to a
-    `Conv1d` or to a transposed convolution: for those call `mark_orthogonal` on the module.
+    A tall weight gets orthonormal columns and a wide one orthonormal rows. A weight of three
+    dimensions is a batch (n, d, k) of independent matrices; one of four or more is a convolution
+    weight (C_out, C_in, *kernel) in the paper's flattening (Sec. 6.2, see `MatrixView`). A tensor
+    does not show that it belongs to a `Conv1d` or a transposed convolution, so for these call
+    `mark_orthogonal` on the module.
 
     Args:
         tensor: Weight of two or more dimensions, real and floating.
@@ -49,16 +50,16 @@ def orthogonal_(
 def torus_(
     tensor: Float[Tensor, "*batch d d"], *, generator: torch.Generator | None = None
 ) -> Float[Tensor, "*batch d d"]:
-    r"""Fill a square weight with turns of the pairs (1, 2), (3, 4), ... of rows, in place.
+    r"""Fill a square weight with random rotations of the row pairs (1, 2), (3, 4), ..., in place.
 
-    The angles are uniform on the circle, so the eigenvalues are independent, where Haar's repel
-    each other. Meant for the transition of a recurrent net that has to remember. From Henaff,
-    Szlam and LeCun, "Recurrent Orthogonal Networks and Long-Memory Tasks", ICML 2016. Not in the
-    paper.
+    The angles are uniform on the circle, so the eigenvalues are independent, while those of a Haar
+    matrix repel each other. It is meant for the transition of a recurrent net with a long memory
+    (Henaff, Szlam and LeCun, "Recurrent Orthogonal Networks and Long-Memory Tasks", ICML 2016; not
+    in the paper).
 
     Args:
-        tensor: Square weight, or a batch of them; real and floating. With odd d the last row
-            becomes the last unit vector.
+        tensor: Square weight, or a batch of them; real and floating. For odd d the last row becomes
+            the last unit vector.
         generator: Source of randomness; torch's global one when omitted.
 
     Returns:
@@ -84,7 +85,7 @@ def torus_(
     c, s = angle.cos().to(tensor), angle.sin().to(tensor)
     i = torch.arange(0, 2 * shape[-1], 2, device=tensor.device)
     tensor.zero_()
-    tensor[..., -1, -1] = 1.0  # the row without a partner; the pairs write over it if there is none
+    tensor[..., -1, -1] = 1.0  # the unpaired row of an odd d; for even d a pair overwrites it
     tensor[..., i, i], tensor[..., i, i + 1] = c, -s
     tensor[..., i + 1, i], tensor[..., i + 1, i + 1] = s, c
     return tensor

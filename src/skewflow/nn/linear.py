@@ -9,9 +9,9 @@ class OrthogonalLinear(nn.Linear):
     r"""`torch.nn.Linear` whose weight starts Haar-distributed and is marked as orthogonal.
 
     The weight (out_features, in_features) has orthonormal columns if it is tall, so that the layer
-    keeps lengths, and orthonormal rows if it is wide. The layer does not keep it orthogonal: the
-    optimiser does, see `optim.split_parameters`. The bias is free, and starts as torch's. The
-    layers of the MLP of Sec. 6.2.
+    preserves lengths, and orthonormal rows if it is wide. The layer does not keep it orthogonal;
+    the optimiser does, see `optim.split_parameters`. The bias is unconstrained. The MLP of Sec. 6.2
+    has such layers.
 
     Args:
         in_features: As in `torch.nn.Linear`, like all arguments.
@@ -27,6 +27,6 @@ class OrthogonalLinear(nn.Linear):
     orthogonal_names = ("weight",)
 
     def reset_parameters(self) -> None:
-        """Draw the weight from Haar measure with torch's global generator, and the bias anew."""
+        """Draw the weight from Haar measure and the bias as torch does, by the global generator."""
         super().reset_parameters()
         orthogonal_(self.weight)

@@ -1,4 +1,4 @@
-"""Marks on modules that say which of their weights are orthogonal."""
+"""Marks on modules that name their orthogonal weights."""
 
 import torch
 from torch import nn
@@ -11,14 +11,13 @@ from .init import orthogonal_
 def mark_orthogonal(
     module: nn.Module, name: str, *, generator: torch.Generator | None = None
 ) -> None:
-    """Make a weight of any module orthogonal, and mark it so that `split_parameters` finds it.
+    """Make a weight of a module orthogonal and mark it for `split_parameters` (not in the paper).
 
-    The weight is filled by `orthogonal_`. That of a convolution of torch, also of one or three
-    dimensions or transposed, becomes the paper's matrix (kernel * C_in, C_out). To mark a weight
-    that is orthogonal already, set the mark itself: ``module.orthogonal_names = ("weight",)``; a
-    class may have it as an attribute. It is kept by copies, pickles, moves, casts and
-    `torch.compile`. It is not in a `state_dict`: the code that builds the model makes it. Not in
-    the paper.
+    The weight is filled by `orthogonal_`. The kernel of a convolution of torch (also of one or
+    three dimensions, or transposed) becomes the paper's matrix (kernel * C_in, C_out). To mark a
+    weight that is already orthogonal, set the mark: ``module.orthogonal_names = ("weight",)``; a
+    class may have it as an attribute. Copies, pickles, moves, casts and `torch.compile` keep the
+    mark. A `state_dict` does not contain it; the code that builds the model sets it.
 
     Args:
         module: The module that holds the weight.
@@ -26,7 +25,7 @@ def mark_orthogonal(
         generator: Source of randomness; torch's global one when omitted.
 
     Raises:
-        ValueError: If the module has no parameter of that name itself, or is a grouped
+        ValueError: If the module itself has no parameter of that name, or is a grouped
             convolution.
         ShapeError: If the weight has less than two dimensions.
 
@@ -41,8 +40,8 @@ def mark_orthogonal(
     own = dict(module.named_parameters(recurse=False))
     if name not in own:
         raise ValueError(
-            f"`name` must be a parameter of {type(module).__name__} itself: got {name!r}, it has "
-            f"{', '.join(own) or 'none'}. Pass the submodule that holds the weight."
+            f"`name` must be a parameter of {type(module).__name__} itself: got {name!r}; its "
+            f"parameters are {', '.join(own) or 'none'}. Pass the submodule that holds the weight."
         )
     record_layouts(module, [own[name]])
     orthogonal_(own[name], generator=generator)
@@ -54,7 +53,7 @@ def mark_orthogonal(
 def orthogonal_parameters(module: nn.Module) -> Named:
     """The marked weights of a model with their names, for `FlowSGD` or `FlowAdam`.
 
-    The first list of `split_parameters`. Not in the paper.
+    They are the first list of `split_parameters` (not in the paper).
 
     Raises:
         ValueError: If nothing is marked.

@@ -1,4 +1,4 @@
-"""modReLU: a ReLU on the size of each entry that keeps its sign."""
+"""modReLU: a ReLU of the absolute value of each entry, with the sign of the entry."""
 
 import torch
 from jaxtyping import Float
@@ -6,17 +6,17 @@ from torch import Tensor, nn
 
 
 class ModReLU(nn.Module):
-    r"""The nonlinearity $z \mapsto \mathrm{sign}(z)\,\mathrm{relu}(|z| + b)$ with a free bias b.
+    r"""The function $z \mapsto \mathrm{sign}(z)\,\mathrm{relu}(|z| + b)$ with a trainable bias b.
 
-    With b = 0, where it starts, it is the identity, so a recurrent net with an orthogonal
-    transition starts by keeping lengths; a negative b sets small entries to zero. From Arjovsky,
-    Shah and Bengio, "Unitary Evolution Recurrent Neural Networks", ICML 2016, here for real
-    numbers. Not in the paper.
+    It starts with b = 0 as the identity, so at the start a recurrent net with an orthogonal
+    transition preserves lengths; a negative b sets small entries to zero. It is the real form of
+    the function of Arjovsky, Shah and Bengio, "Unitary Evolution Recurrent Neural Networks", ICML
+    2016 (not in the paper).
 
     Args:
         num_features: Size of the last dimension of the input.
-        device: Of the bias.
-        dtype: Of the bias.
+        device: Device of the bias.
+        dtype: Dtype of the bias.
 
     Example:
         >>> f = ModReLU(3)
@@ -41,9 +41,9 @@ class ModReLU(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The same shape as `z`."""
+        """The function of each entry of `z`."""
         return z.sign() * torch.relu(z.abs() + self.bias)
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The arguments that `print` shows."""
         return f"{self.num_features}"

@@ -1,4 +1,4 @@
-"""How orthogonal the weights of a model are, for logs, and the way back for one that has left."""
+"""Orthogonality errors of the weights of a model, and projection of a weight."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,17 +13,17 @@ from ..optim.split import split_parameters
 
 
 def orthogonality_error(weight: Tensor | nn.Module) -> float:
-    r"""The largest $\|W^\top W - I\|_F / \sqrt k$ of a weight, or of all marked ones of a model.
+    r"""The largest $\|W^\top W - I\|_F / \sqrt k$ of a weight, or of all marked weights of a model.
 
-    The weight is seen as the optimiser sees it: tall, wide, a batch or a convolution. So this is
-    the number for a log: 1e-5 is the bound that float32 weights keep, 1e-12 that of float64. It is
-    NaN where a weight is not finite. A half-precision weight shows its own rounding, 2e-3; the
-    float32 master behind it is in `FlowSGD.diagnose`. `geometry.orthogonality_error` is the plain
-    norm of each matrix. Not in the paper.
+    The weight is viewed as the optimiser views it: tall, wide, a batch or a convolution. Log this
+    number during training: it stays below 1e-5 for float32 weights and below 1e-12 for float64. It
+    is NaN if a weight is not finite. A half-precision weight has its own rounding, 2e-3;
+    `FlowSGD.diagnose` shows the error of its float32 master. `geometry.orthogonality_error` is the
+    norm of each matrix without the factor (not in the paper).
 
     Args:
-        weight: A parameter, itself and not detached if it is that of a `Conv1d` or a transposed
-            convolution, or a module with marked weights.
+        weight: A module with marked weights, or a parameter; do not detach the parameter of a
+            `Conv1d` or a transposed convolution, which carries its layout.
 
     Raises:
         ValueError: If a module has no marked weights; see `orthogonality_errors`.
@@ -48,7 +48,7 @@ def orthogonality_errors(
 
     Args:
         model: The model.
-        orthogonal: Which weights, as in `split_parameters`; the marked ones when omitted.
+        orthogonal: The weights, as in `split_parameters`; the marked ones when omitted.
 
     Raises:
         ValueError: If no weight is chosen.
@@ -66,8 +66,8 @@ def orthogonality_errors(
 def project_(weight: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Replace a weight by the nearest orthogonal one, in place (not in the paper).
 
-    For a weight that other code has averaged, pruned or loaded. It is seen as the optimiser sees
-    it, where `geometry.project` takes matrices only.
+    Use it after other code has averaged, pruned or loaded the weight. The weight is viewed as the
+    optimiser views it, while `geometry.project` takes matrices only.
 
     Args:
         weight: A parameter: tall, wide, a batch or a convolution.

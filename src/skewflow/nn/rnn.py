@@ -15,20 +15,19 @@ from .rnn_cell import Nonlinearity, OrthogonalRNNCell
 class OrthogonalRNN(nn.Module):
     r"""`OrthogonalRNNCell` along a sequence, called as a `torch.nn.RNN` of one layer.
 
-    All inputs are transformed in one product before the loop, whose gradient is by hand (`kernels/
-    recurrence`). On CUDA in float32 with d <= 256 the whole sequence is one launch in each
-    direction. `torch.compile` unrolls the loop: it compiles anew for another length, so pad to a
-    few. A head on the outputs is free. As in Sec. 6.1.
-
-    Over hundreds of steps start the transition with `torus_` instead of Haar's measure.
+    It is the recurrent part of the policies of Sec. 6.1. All inputs are transformed in one product
+    before the loop, and the loop has a gradient written by hand (`kernels/recurrence`). On CUDA in
+    float32 with d <= 256 the whole sequence is one kernel launch in each direction.
+    `torch.compile` unrolls the loop and recompiles for every new length, so pad sequences to few
+    lengths. For hundreds of steps initialise the transition with `torus_` instead of Haar measure.
 
     Args:
         input_size: Number of inputs.
         hidden_size: d.
         nonlinearity: "modrelu", which starts as the identity, or "tanh".
         batch_first: Inputs and outputs are (batch, length, size) and not (length, batch, size).
-        device: Of the parameters.
-        dtype: Of the parameters.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Example:
         >>> rnn = OrthogonalRNN(3, 8, batch_first=True)
@@ -51,7 +50,7 @@ class OrthogonalRNN(nn.Module):
         self.cell = OrthogonalRNNCell(input_size, hidden_size, nonlinearity, device, dtype)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, as the cell does."""
+        """Draw all weights again, as the cell does."""
         self.cell.reset_parameters()
 
     def forward(
@@ -98,12 +97,14 @@ class OrthogonalRNN(nn.Module):
         return torch.stack(states, time), h.unsqueeze(0)
 
     def _is_plain(self, u: Tensor, h_0: Tensor) -> bool:
-        """Nothing has to look into the single steps, and one dtype goes through all of them."""
+        """Whether the loop by hand applies: no hook sees single steps, and there is one dtype."""
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return False
         if torch._C._are_functorch_transforms_active():
             return False
-        if forward_ad._current_level >= 0:  # the gradient by hand is that of the reverse mode
+        if (
+            forward_ad._current_level >= 0
+        ):  # forward-mode differentiation; the gradient by hand is for the reverse mode
             return False
         cell = self.cell
         if _is_hooked(cell.activation):
@@ -122,7 +123,7 @@ class OrthogonalRNN(nn.Module):
 
 
 def _is_hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more than its `forward`, as torch itself decides it."""
+    """Whether a call of the module runs hooks besides `forward`, by the rule of torch."""
     own = (
         module._forward_hooks,
         module._forward_pre_hooks,

@@ -18,17 +18,17 @@ class OrthogonalRNNCell(nn.Module):
     r"""The step $h' = f(W_{ih} x + b + W_{hh} h)$ with $W_{hh}$ in O(d), as in Sec. 6.1.
 
     `weight_hh` starts Haar-distributed and is marked as orthogonal; the optimiser keeps it so, see
-    `optim.split_parameters`. Input weight and biases are free.
+    `optim.split_parameters`. Input weight and biases are unconstrained.
 
     Args:
         input_size: Number of inputs.
         hidden_size: d.
         nonlinearity: "modrelu", which starts as the identity, or "tanh".
-        device: Of the parameters.
-        dtype: Of the parameters.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
-        ValueError: If the nonlinearity is not known.
+        ValueError: If the nonlinearity is unknown.
 
     Example:
         >>> cell = OrthogonalRNNCell(3, 8)
@@ -64,7 +64,7 @@ class OrthogonalRNNCell(nn.Module):
         orthogonal_(self.weight_hh)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew with torch's global generator, the transition from Haar measure."""
+        """Draw all weights again with the global generator, the transition from Haar measure."""
         self.input.reset_parameters()
         if isinstance(self.activation, ModReLU):
             self.activation.reset_parameters()

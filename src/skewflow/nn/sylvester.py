@@ -1,4 +1,4 @@
-"""Orthogonal Sylvester flow: an invertible layer with a cheap determinant."""
+"""Orthogonal Sylvester flow: an invertible layer with a cheap determinant (Sec. 1)."""
 
 import torch
 from jaxtyping import Float
@@ -13,18 +13,19 @@ class SylvesterFlow(nn.Module):
 
     Q in ST(d, m) starts Haar-distributed and is marked as orthogonal; the optimiser keeps it so,
     see `optim.split_parameters`. R and $\tilde R$ are upper triangular, and
-    $\det\frac{\partial z'}{\partial z} = \prod_i (1 + \tanh'(\cdot)_i R_{ii} \tilde R_{ii})$: it
-    costs O(m), and is right only while the columns of Q are orthonormal. The flow is invertible if
-    $R_{ii} \tilde R_{ii} > -1$, so the diagonals are those of `R` and `R_tilde` under a tanh; below
-    the diagonal these parameters are not read. From van den Berg, Hasenclever, Tomczak and Welling,
-    "Sylvester Normalizing Flows for Variational Inference", UAI 2018, which the paper names in its
-    introduction (Sec. 1) as a use of matrices in ST(d, k); it trains none.
+    $\det\frac{\partial z'}{\partial z} = \prod_i (1 + \tanh'(\cdot)_i R_{ii} \tilde R_{ii})$. The
+    determinant costs O(m) and is correct only while the columns of Q are orthonormal. The flow is
+    invertible if $R_{ii} \tilde R_{ii} > -1$, so the two diagonals are the tanh of those of `R` and
+    `R_tilde`; entries below the diagonal are not read. The layer is that of van den Berg,
+    Hasenclever, Tomczak and Welling, "Sylvester Normalizing Flows for Variational Inference", UAI
+    2018. The paper names it in its introduction (Sec. 1) as a use of matrices in ST(d, k) and
+    trains none.
 
     Args:
         features: d.
         rank: m, at most d.
-        device: Of the parameters.
-        dtype: Of the parameters.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
 
     Raises:
         ShapeError: If the rank is not between 1 and d.
@@ -48,8 +49,8 @@ class SylvesterFlow(nn.Module):
         super().__init__()
         if not 1 <= rank <= features:
             raise ShapeError(
-                f"`rank` must be between 1 and features={features}: got {rank}. No more than d "
-                "columns of length d are orthonormal."
+                f"`rank` must be between 1 and features={features}: got {rank}. At most d "
+                "columns of length d can be orthonormal."
             )
         self.Q = nn.Parameter(torch.empty(features, rank, device=device, dtype=dtype))
         self.R = nn.Parameter(torch.empty(rank, rank, device=device, dtype=dtype))
@@ -60,7 +61,7 @@ class SylvesterFlow(nn.Module):
     def reset_parameters(self) -> None:
         """Draw Q from Haar measure and small triangles, with torch's global generator."""
         orthogonal_(self.Q)
-        # Not zero: with both triangles zero every gradient of theirs is zero, too.
+        # Not zero: if both triangles are zero, so are all their gradients.
         nn.init.normal_(self.R, std=0.1)
         nn.init.normal_(self.R_tilde, std=0.1)
         nn.init.zeros_(self.bias)
@@ -91,12 +92,12 @@ class SylvesterFlow(nn.Module):
         return z + h @ R.mT @ self.Q.mT, log_det
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The arguments that `print` shows."""
         return f"features={self.Q.shape[0]}, rank={self.Q.shape[1]}"
 
 
 def _triangle(A: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
-    """The upper triangle with its diagonal pressed into (-1, 1)."""
-    # In floating point tanh reaches 1, and the determinant of 1 and -1 would be zero.
+    """The upper triangle, with the tanh of its diagonal."""
+    # In floating point tanh reaches 1, and diagonals of 1 and -1 would make the determinant zero.
     bound = 1 - 2 * torch.finfo(A.dtype).eps
     return A.triu(1) + torch.diag(bound * torch.tanh(A.diagonal()))

@@ -1,4 +1,4 @@
-"""Distributions over subtournaments, each with the weights of its unbiased estimate (Sec. 3.2)."""
+"""Distributions over subtournaments, with weights that make the estimate unbiased (Sec. 3.2)."""
 
 from .balanced import Balanced as Balanced
 from .base import Sampler as Sampler

@@ -1,6 +1,6 @@
-r"""An attempt of `Balanced` for h = "abs" in numba: it reads a few entries and never forms Omega.
+r"""One attempt of `Balanced` for h = "abs", compiled by numba: it never forms Omega.
 
-The plain form in `balanced.py` takes the same random numbers and is the definition of correct.
+`Balanced._attempt` computes the same from the same random numbers and is the definition of correct.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload"
@@ -11,7 +11,7 @@ from numba import njit
 from ..kernels._runtime.numba_loops import fast, kept
 
 ZERO, REFUSED, REJECTED, FOUND = range(4)
-"""Outcomes: no weight at all, an h above the bound, no edge accepted, a partition."""
+"""Outcomes: Omega is zero, an h exceeds the bound, no edge is accepted, a partition is found."""
 
 
 @fast
@@ -24,7 +24,7 @@ def _product(ai, bi, aj, bj):
 
 @njit
 def _size(A, B, number):
-    """The size of the entry of the ordered pair with this number."""
+    """The absolute value of the entry of the ordered pair with this number."""
     i, j = number // (len(A) - 1), number % (len(A) - 1)
     j += j >= i
     return abs(np.float64(_product(A[i], B[i], A[j], B[j])))
@@ -32,7 +32,7 @@ def _size(A, B, number):
 
 @njit
 def _sum(A, B, numbers):
-    """The sum of some entries' sizes, and the largest of them."""
+    """The sum and the maximum of the absolute values of the entries with these numbers."""
     total, largest = 0.0, 0.0
     for e in range(numbers.size):
         size = _size(A, B, numbers[e])
@@ -43,7 +43,7 @@ def _sum(A, B, numbers):
 
 @njit
 def _fill_order(order, rest, number, place):
-    """The rows of the accepted edge at `place`, the others as `rest` permutes them."""
+    """Write the order: the accepted edge at `place`, the other rows in the order of `rest`."""
     i, j = number // (order.size - 1), number % (order.size - 1)
     j += j >= i
     order[place], order[place + 1] = min(i, j), max(i, j)
@@ -54,7 +54,7 @@ def _fill_order(order, rest, number, place):
 
 @njit
 def _fill_blocks(blocks, A, B, order, sizes):
-    """Omega inside the blocks, one after the other; the sum of the sizes, the largest, how many."""
+    """Write Omega inside the blocks; return the sum and maximum of |Omega| and the edge count."""
     total, largest, num_edges, at, start = 0.0, 0.0, 0, 0, 0
     for g in range(sizes.shape[0]):
         s = sizes[g, 0]
@@ -75,25 +75,25 @@ def _fill_blocks(blocks, A, B, order, sizes):
 
 @kept
 def attempt(A, B, edges, thresholds, rest, place, sizes, r, limit, tiny, order, blocks):
-    """One attempt: the outcome, the edges tried, the entries read, and the scale or a ratio.
+    """One attempt: the outcome, the edges tried, the entries read, and the weight or a ratio.
 
     Args:
         A: Factor of Omega = A B^T - B A^T, contiguous.
         B: The other factor.
-        edges: Numbers of ordered pairs: r for each of the two means, then those to be tried.
-        thresholds: Numbers in [0, 1), one for each edge to be tried.
+        edges: Numbers of ordered pairs: r for each of the two means, then those to try.
+        thresholds: Uniform numbers in [0, 1), one for each edge to try.
         rest: A permutation of d - 2 rows.
-        place: Where the accepted edge goes in the order of the rows.
-        sizes: Block sizes and how often each occurs (g, 2).
-        r: Edges behind a mean.
+        place: Position of the accepted edge in the order of the rows.
+        sizes: Pairs of a block size and the number of such blocks (g, 2).
+        r: Number of edges for each mean.
         limit: The bound on h over the mean.
-        tiny: Means below this are taken for zero.
-        order: Gets the rows in the order of the blocks (d).
-        blocks: Gets Omega inside the blocks, one after the other.
+        tiny: Means below this count as zero.
+        order: Receives the rows in the order of the blocks (d).
+        blocks: Receives Omega inside the blocks, one block after the other.
 
     Returns:
-        The last number is the scale of the estimate if a partition was found, and the largest h
-        over the mean if the weights were refused.
+        The last number is the weight of the estimate if a partition was found, and the ratio of the
+        largest h to the mean if an h exceeds the bound.
     """
     total, largest = _sum(A, B, edges[:r])
     mean = total / r

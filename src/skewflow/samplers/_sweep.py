@@ -1,4 +1,4 @@
-"""A place in a sweep: the permutation drawn at its start and how many rounds are done."""
+"""The state of a sweep: the permutation drawn at its start and the number of rounds played."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from . import _draw
 
 
 class Sweep:
-    """Rounds 0..length-1 under one permutation, then a new permutation."""
+    """Plays rounds 0..length-1 under one permutation, then draws a new one."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -22,7 +22,7 @@ class Sweep:
     def next(
         self, d: int, *, length: int, order_size: int, generator: torch.Generator
     ) -> tuple[Int[Tensor, "n"], int]:
-        """The permutation and the round to play now."""
+        """The permutation and the number of the round to play."""
         if self._order is not None and d != self._d:
             raise SamplingError(
                 f"this sampler is in round {self._round} of a sweep over d={self._d} rows: got "
@@ -37,11 +37,11 @@ class Sweep:
         return order, now
 
     def state_dict(self) -> dict[str, Any]:
-        """What is swept, the permutation (None between sweeps), the next round and d."""
+        """The kind of sweep, the permutation (None between sweeps), the next round and d."""
         return {"kind": self._kind, "order": self._order, "round": self._round, "d": self._d}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on in the middle of a sweep."""
+        """Continue a saved sweep."""
         if not isinstance(state, dict) or set(state) != {"kind", "order", "round", "d"}:
             raise ValueError(
                 "a sweep's state has the keys 'd', 'kind', 'order' and 'round': got "

@@ -1,4 +1,4 @@
-"""The h-regular law from few entries of a balanced Omega (Sec. 3.3, Theorem 3.6)."""
+"""The h-regular law of a balanced Omega, from few of its entries (Sec. 3.3, Theorem 3.6)."""
 
 import math
 from dataclasses import dataclass
@@ -22,24 +22,26 @@ from .h_regular import HRegular
 from .uniform import Uniform
 
 MARGIN = 2.0
-"""The bound on h is this many times the estimated one, so that a low estimate does no harm."""
+"""Factor on the estimated bound on h, so that an estimate that is too low by half does no harm."""
 
 PATIENCE = 40
-"""A draw gives up after this many times the expected number of trials: chance exp(-40)."""
+"""A draw gives up after this many times the expected number of trials. For a balanced Omega this
+has a probability of exp(-40)."""
 
 MOST_TRIALS = 2**16
-"""Edges that one attempt tries, at most; usually four times their expected number."""
+"""Largest number of edges that one attempt tries; usually it is four times the expected number."""
 
 WAY_OUT = (
     'Lower alpha or beta, or use HRegular (sampler="h_regular"), which reads all of Omega and '
     "needs no balance."
 )
+"""The last sentence of the error messages about balance."""
 
 CHUNK = 64
-"""Edges that are read at once while one of them may be accepted."""
+"""Number of edges that are read at once while one of them may be accepted."""
 
 
-class Numbers(NamedTuple):
+class RandomNumbers(NamedTuple):
     """The random numbers of one attempt; edges are numbers in 0..d(d-1)-1, see `edges_of`."""
 
     edges: Int[Tensor, "n"]
@@ -48,8 +50,8 @@ class Numbers(NamedTuple):
     place: int
 
 
-class Found(NamedTuple):
-    """The outcome of an attempt; without a partition no edge was accepted."""
+class Attempt(NamedTuple):
+    """The result of one attempt; the partition is None if no edge was accepted."""
 
     partition: Partition | None
     scale: float
@@ -73,12 +75,12 @@ class Balanced(Sampler):
 
     An $\Omega$ is $(\alpha, \beta, h)$-balanced if a fraction $\alpha$ of its entries has
     $h \ge \beta\max h$ (`tournaments.theory.balance` measures it). Then no h exceeds
-    $1/(\alpha\beta)$ times the mean of all. A draw takes four steps:
+    $1/(\alpha\beta)$ times the mean of h. A draw takes four steps:
 
     1. The mean $m_1$ of h over `num_samples` random edges gives the bound
        $c = 2m_1/(\alpha\beta)$ on h.
     2. Random edges are tried until one is accepted, e with probability $h_e/c$. This is the
-       rejection of Algorithm 1, version II, on edges instead of on whole partitions.
+       rejection of Algorithm 1, version II, applied to edges instead of partitions.
     3. The accepted edge is completed to a uniform partition T that holds it, as in `HRegular`.
     4. The mean $m_2$ of h over `num_samples` other random edges gives the weight
        $d(d-1)m_2 / (2h(G_T))$.
@@ -87,26 +89,26 @@ class Balanced(Sampler):
     $2\,\mathtt{num\_samples} + 2/(\alpha\beta) + d(s-1)/2$, below the $O(ds/(\alpha\beta))$ of the
     theorem; $\Omega$ is never formed.
 
-    What is exact: given $m_1$, if no h exceeds c, T has the h-regular law
+    Exact is the following. Given $m_1$, if no h exceeds c, T has the h-regular law
     $p_T = 2h(G_T)/(W\|h(\Omega)\|_1)$, $m_2$ is independent of T, and
     $E[\hat\Omega \mid m_1] = \Omega$. If $m_1 = 0$ the draw is that of `Uniform`, which is unbiased
-    too. What is approximate: the weight has the noise of $m_2$, which multiplies the second moment
-    of the estimate by $1 + \mathrm{CV}(h)^2/\mathtt{num\_samples}$, with the coefficient of
-    variation of h over all edges.
+    too. Approximate is the weight: the noise of $m_2$ multiplies the second moment of the estimate
+    by $1 + \mathrm{CV}(h)^2/\mathtt{num\_samples}$, with the coefficient of variation of h over all
+    edges.
 
     For a balanced $\Omega$ some h can exceed c only if $m_1$ falls below half of its mean, with
     a probability of at most $\exp(-\alpha\beta\,\mathtt{num\_samples}/8)$ by Chernoff's bound. If
-    $\Omega$ is less balanced than declared, an entry above c raises a `BalanceError` when it is
-    read, and so do 40 times the expected number of trials; as long as no such entry is read, the
-    estimate lacks the partitions that hold one and is biased.
+    $\Omega$ is less balanced than declared, a `BalanceError` is raised when an entry above c is
+    read, or after 40 times the expected number of trials. Until such an entry is read, partitions
+    that hold one are drawn too rarely and the estimate is biased.
 
     Args:
-        block_size: s, or every block's size.
-        h: "abs", "square", "sqrt" or a function: even, zero at zero, positive elsewhere. On a CPU
-            "abs" is compiled.
+        block_size: s, or the size of each block.
+        h: "abs", "square", "sqrt" or a function that is even, zero at zero and positive elsewhere.
+            On a CPU "abs" is compiled.
         alpha: At least this fraction of the entries has $h \ge \beta\max h$.
-        beta: See `alpha`. Only the product of both counts.
-        num_samples: Random edges behind each of the two means.
+        beta: See `alpha`. Only the product of the two matters.
+        num_samples: Number of random edges for each of the two means.
 
     Example:
         >>> W = EdgeWeights(torch.eye(300), torch.arange(90_000.0).view(300, 300))
@@ -123,30 +125,30 @@ class Balanced(Sampler):
 
     def __post_init__(self) -> None:
         weight_function(self.h)
-        balanced_tau_ratio(2, 2, self.alpha, self.beta)  # checks them
+        balanced_tau_ratio(2, 2, self.alpha, self.beta)  # checks alpha and beta
         _validate.count(self.num_samples, "num_samples")
 
     def limit(self, d: int) -> float:
-        """How many times the estimated mean an h may be.
+        """The largest accepted ratio of an h to the estimated mean.
 
-        No h exceeds the sum over all $d^2$ entries, so that a product of `alpha` and `beta` below
-        $1/d^2$ says nothing.
+        No h exceeds the sum over all $d^2$ entries, so a product of `alpha` and `beta` below
+        $1/d^2$ has no effect.
         """
         return MARGIN / max(self.alpha * self.beta, 1 / d**2)
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
-        """Estimate the mean, accept an edge, complete it, and estimate the mean once more."""
+        """Estimate the mean, accept an edge, complete it, and estimate the mean again."""
         self._check(W, generator)
         sizes = block_sizes(W.d, self.block_size)
         limit, trials = self.limit(W.d), 0
         while trials < PATIENCE * limit:
-            # A new attempt draws the first mean again: given any of them the draw is unbiased.
+            # Each attempt draws its own first mean; given any first mean the draw is unbiased.
             numbers = self._draw_numbers(W.d, sizes, generator)
             if self.h == "abs" and W.device.type == "cpu" and W.factors is not None:
                 found = self._attempt_on_cpu(W, sizes, numbers)
             else:
                 found = self._attempt(W, sizes, numbers)
-            if found is None:  # as if Omega = 0: any partition will do
+            if found is None:  # treated as Omega = 0: any law is unbiased
                 return Uniform(self.block_size).sample(W, generator=generator)
             trials += found.trials
             if found.partition is not None:
@@ -157,7 +159,7 @@ class Balanced(Sampler):
         )
 
     def law(self, W: EdgeWeights) -> Law:
-        """The law of `HRegular`, with its weights, which are the means of those drawn here.
+        """The law of `HRegular`; its weights are the means of those drawn here.
 
         Raises:
             BalanceError: If `W` is less balanced than declared.
@@ -169,23 +171,23 @@ class Balanced(Sampler):
         return HRegular(self.block_size, self.h).law(W)
 
     def _refuse(self, ratio: float, limit: float) -> None:
-        """Raise for an h of `ratio` times the mean."""
+        """Raise for an h that is `ratio` times the mean."""
         raise BalanceError(
             f"with alpha={self.alpha:g} and beta={self.beta:g} no h may exceed {limit:.4g} times "
             f"its mean: got {ratio:.4g} times. {WAY_OUT}"
         )
 
-    def _draw_numbers(self, d: int, sizes: SizeCounts, generator: torch.Generator) -> Numbers:
+    def _draw_numbers(self, d: int, sizes: SizeCounts, generator: torch.Generator) -> RandomNumbers:
         """All random numbers of one attempt."""
         r, most = self.num_samples, min(math.ceil(4 * self.limit(d)), MOST_TRIALS)
         device = generator.device
         edges = torch.randint(d * (d - 1), (2 * r + most,), generator=generator, device=device)
         thresholds = torch.rand(most, generator=generator, device=device, dtype=torch.float64)
         rest = _draw.permutation(d - 2, generator)
-        return Numbers(edges, thresholds, rest, _draw.place_of_edge(sizes, generator))
+        return RandomNumbers(edges, thresholds, rest, _draw.place_of_edge(sizes, generator))
 
-    def _attempt(self, W: EdgeWeights, sizes: SizeCounts, numbers: Numbers) -> Found | None:
-        """Try to find a partition; None where the weights are taken for zeros."""
+    def _attempt(self, W: EdgeWeights, sizes: SizeCounts, numbers: RandomNumbers) -> Attempt | None:
+        """Try to find a partition; None if the weights count as zeros."""
         r, limit = self.num_samples, self.limit(W.d)
         edges = edges_of(numbers.edges, W.d).to(W.device)
         first = h_values(self.h, W.entries(edges[:r]))
@@ -205,7 +207,7 @@ class Balanced(Sampler):
             if len(accepted):
                 break
         else:
-            return Found(None, 0.0, trials)
+            return Attempt(None, 0.0, trials)
         second = h_values(self.h, W.entries(edges[r : 2 * r]))
         i, j = part[tried - 1].tolist()
         order = _draw.completed(numbers.rest, i, j, numbers.place)
@@ -213,15 +215,17 @@ class Balanced(Sampler):
         inside = torch.cat([h_values(self.h, omega).flatten() for omega in W.blocks(T)])
         self._check_balance(torch.cat([second, inside]), mean, limit)
         scale = W.d * (W.d - 1) * (second.sum().item() / r) / inside.sum().item()
-        return Found(T, scale, trials)
+        return Attempt(T, scale, trials)
 
     def _check_balance(self, values: Float[Tensor, "n"], mean: float, limit: float) -> None:
         if (values > limit * mean).any():
             self._refuse(values.max().item() / mean, limit)
 
-    def _attempt_on_cpu(self, W: EdgeWeights, sizes: SizeCounts, numbers: Numbers) -> Found | None:
+    def _attempt_on_cpu(
+        self, W: EdgeWeights, sizes: SizeCounts, numbers: RandomNumbers
+    ) -> Attempt | None:
         """`_attempt` for h = "abs", compiled."""
-        from . import _balanced_cpu as cpu  # numba, not for those who only import
+        from . import _balanced_cpu as cpu  # imports numba, which takes a second
 
         assert W.factors is not None
         A, B = (factor.detach().contiguous().numpy() for factor in W.factors)
@@ -249,10 +253,10 @@ class Balanced(Sampler):
         if outcome == cpu.REFUSED:
             self._refuse(number, limit)
         if outcome == cpu.REJECTED:
-            return Found(None, 0.0, trials)
+            return Attempt(None, 0.0, trials)
         shapes = [(count, s) for s, count in sizes]
         cut = zip(torch.split(order, rows), shapes, strict=True)
         T = Partition(tuple(b.view(shape) for b, shape in cut))
         squares = zip(torch.split(omega, entries), shapes, strict=True)
         W.keep(T, tuple(w.view(count, s, s) for w, (count, s) in squares))
-        return Found(T, number, trials)
+        return Attempt(T, number, trials)

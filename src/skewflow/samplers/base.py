@@ -1,4 +1,4 @@
-"""What every sampler offers: one draw, and its law at small d."""
+"""The interface of samplers: draw an estimate, and list all outcomes at small d."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -13,7 +13,7 @@ from ..tournaments.tournament import Law, Tournament
 class Sampler(ABC):
     r"""A distribution over partitions, with the weights that make $E\hat\Omega = \Omega$ (Eq. 5).
 
-    A sampler that goes through a sweep, or keeps a family for some steps, has state: use one for
+    A sampler that plays sweeps, or keeps a family for several steps, has state: use one sampler for
     each matrix, and save it with `state_dict`.
 
     Example:
@@ -30,14 +30,14 @@ class Sampler(ABC):
 
     @abstractmethod
     def law(self, W: EdgeWeights) -> Law:
-        """Every outcome with positive probability once, with its probability; for small d.
+        """All outcomes of positive probability, each once, with their probabilities; for small d.
 
-        For a sampler with state: the law of the first draw of a sweep or refresh period.
+        A sampler with state gives the law of the first draw of a sweep or refresh period.
         """
 
     @staticmethod
     def _check(W: EdgeWeights, generator: torch.Generator) -> None:
-        """The arguments of `sample`, before any state changes."""
+        """Check the arguments of `sample` before any state changes."""
         if not isinstance(W, EdgeWeights):
             raise TypeError(
                 f"`W` must be an EdgeWeights: got {type(W).__name__}. "
@@ -46,11 +46,11 @@ class Sampler(ABC):
         _validate.generator(generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a saved sampler needs to go on; empty for a sampler without state."""
+        """The state to save; empty for a sampler without state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore a state from `state_dict`."""
         if state:
             raise ValueError(
                 f"{type(self).__name__} has no state: got the keys {sorted(state)}. "

@@ -18,37 +18,38 @@ from ..tournaments.tournament import Law, Tournament
 from ..tournaments.weight_functions import NEGLIGIBLE, H, h_values, weight_function
 from . import _draw
 from .base import Sampler
-from .rejection import reject, unbalanced
+from .rejection import balance_message, reject
 from .uniform import Uniform
 
 METHODS = ("edge", "reject-1", "reject-2")
+"""The ways to draw; see `HRegular`."""
 
 
 @dataclass(frozen=True)
 class HRegular(Sampler):
     r"""$p_T \propto h(G_T) = \sum_{e\in T} h(w_e)$ on T_s; weight $\|h(\Omega)\|_1 / (2h(G_T))$.
 
-    The h-regular law of Definition 3.3, by three methods with one and the same law:
+    The h-regular law of Definition 3.3. Three methods draw from this same law:
 
-    - "edge" (not in the paper): pick an edge with probability $h_e/H$ and complete it to a uniform
-      partition that holds it. Each edge lies in W partitions, so
-      $P(T) = \sum_{e\in T} \frac{h_e}{H}\frac1W = p_T$. No rejection. Given the row sums of h,
-      found once for each `EdgeWeights`, a draw reads one row and the edges of T: $O(ds)$ look-ups
-      in a table, $O(dsk)$ without one. For ``h="square"`` the row sums cost $O(dk^2)$ and
-      $\Omega$ is never formed.
-    - "reject-1", Algorithm 1 version I: $\tau = \|h(\Omega)\|_1$, on average (d-1)/(s-1) trials,
-      which together read as many entries as there are in $\Omega$.
-    - "reject-2", version II: a smaller $\tau$. With `alpha` and `beta`,
-      $\tau = \min(1, \frac{s-1}{d\alpha\beta})\|h(\Omega)\|_1$, refused when that is below the
-      certified bound, which for a balanced $\Omega$ it never is; without them the certified bound
-      of `certified_tau` itself. Both read all of $\Omega$.
+    - "edge" (not in the paper) draws an edge with probability $h_e/H$ and then a uniform partition
+      that holds it. Each edge lies in W partitions, so
+      $P(T) = \sum_{e\in T} \frac{h_e}{H}\frac1W = p_T$. Nothing is rejected. The row sums of h are
+      computed once for each `EdgeWeights`; a draw then reads one row and the edges of T, which
+      costs $O(ds)$ with a table of $\Omega$ and $O(dsk)$ without. For ``h="square"`` the row sums
+      cost $O(dk^2)$ and $\Omega$ is never formed.
+    - "reject-1" is Algorithm 1, version I, with $\tau = \|h(\Omega)\|_1$. It takes (d-1)/(s-1)
+      trials on average, which together read as many entries as $\Omega$ has.
+    - "reject-2" is version II with a smaller $\tau$. With `alpha` and `beta` it is
+      $\tau = \min(1, \frac{s-1}{d\alpha\beta})\|h(\Omega)\|_1$, and an error is raised if that is
+      below the certified bound of `certified_tau`, which does not happen for a balanced $\Omega$.
+      Without them $\tau$ is the certified bound. Both read all of $\Omega$.
 
     Args:
         block_size: s, or every block's size.
         h: "abs", "square", "sqrt" or a function: even, zero at zero, positive elsewhere.
         method: How to draw.
-        horvitz_thompson: Weight each edge by $1/P(e\in T)$ instead: unbiased too, and never more
-            variance.
+        horvitz_thompson: Use the weight $1/P(e\in T)$ for each edge, which is unbiased too and
+            never has more variance.
         alpha: For "reject-2": at least this fraction of the entries has $h \ge \beta\max h$.
         beta: See `alpha`.
 
@@ -71,7 +72,8 @@ class HRegular(Sampler):
         _validate.one_of(self.method, METHODS, "method")
         if (self.alpha is None) != (self.beta is None):
             raise ValueError(
-                f"`alpha` and `beta` go together: got alpha={self.alpha}, beta={self.beta}."
+                f"`alpha` and `beta` go together: got alpha={self.alpha}, beta={self.beta}. "
+                "Pass both, or neither."
             )
         if self.alpha is not None and self.method != "reject-2":
             raise ValueError(
@@ -83,9 +85,9 @@ class HRegular(Sampler):
         """Draw a partition by the chosen method."""
         self._check(W, generator)
         if self.method == "reject-2":
-            W.dense()  # the certified bound reads all of it, so that the norm need not
+            W.dense()  # the certified bound reads all of Omega, and the norm then uses the table
         norm = W.h_norm(self.h)
-        if norm < NEGLIGIBLE:  # as if Omega = 0: any partition will do
+        if norm < NEGLIGIBLE:  # treated as Omega = 0: any law is unbiased
             return Uniform(self.block_size).sample(W, generator=generator)
         if self.method == "edge":
             T, trials = self._complete_an_edge(W, generator), 1
@@ -101,7 +103,7 @@ class HRegular(Sampler):
                 generator=generator,
                 why=why,
             )
-        # A weight of zero can only be rounding in the norm: then every estimate is zero.
+        # A weight of zero means that the norm is rounding only; every estimate is then zero.
         return self._tournament(W, T, norm / (2 * weight) if weight > 0 else 0.0, trials)
 
     def law(self, W: EdgeWeights) -> Law:
@@ -155,5 +157,5 @@ class HRegular(Sampler):
             # certified bound.
             heavy = heavy_partition(W, self.block_size, self.h)
             q = 2 * partition_weight(W, heavy, self.h) / tau
-            raise BalanceError(unbalanced(q, why, certified / tau))
+            raise BalanceError(balance_message(q, why, certified / tau))
         return tau, why

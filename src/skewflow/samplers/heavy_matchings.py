@@ -1,4 +1,4 @@
-"""Dynamic domains: a family of heavy matchings, rebuilt now and then (Sec. 3.2.2, 9.7)."""
+"""Dynamic domains: a family of heavy matchings that is rebuilt regularly (Sec. 3.2.2, 9.7)."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,16 +18,16 @@ from .importance import Importance
 
 @dataclass
 class HeavyMatchings(Sampler):
-    r"""Importance sampling on matchings peeled off the tournament, heaviest first (Sec. 3.2.2).
+    r"""Importance sampling on a family of matchings, heaviest first (Sec. 3.2.2).
 
-    Every `refresh` draws the family is rebuilt from the current weights; in between it is kept,
-    and only the probabilities follow $\Omega$. The estimate is unbiased at each step, because the
-    family is fixed before the draw and holds every edge. Reads all of $\Omega$ at each step, so
-    this is for cases where $\Omega$ is cheap, or its variance dear.
+    The family is rebuilt from the current weights every `refresh` draws. In between only the
+    probabilities follow $\Omega$. The estimate is unbiased at each step, because the family is
+    fixed before the draw and holds every edge. Each step reads all of $\Omega$, so this sampler is
+    for cases in which $\Omega$ is cheap or a small variance is worth the cost.
 
     Args:
-        method: How the family is peeled: "exact", "greedy" or "locally-heaviest".
-        refresh: Draws between two rebuilds.
+        method: How `heavy_matchings` builds the family: "exact", "greedy" or "locally-heaviest".
+        refresh: Number of draws between two rebuilds.
         by: "optimal", or a weight function h, as in `Importance`.
 
     Example:
@@ -50,7 +50,7 @@ class HeavyMatchings(Sampler):
             weight_function(self.by)
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
-        """Draw a matching; rebuild the family first when it is due."""
+        """Draw a matching, after a rebuild of the family if one is due."""
         self._check(W, generator)
         if self._family is not None and self._family.d != W.d:
             raise SamplingError(
@@ -64,17 +64,17 @@ class HeavyMatchings(Sampler):
         return t
 
     def law(self, W: EdgeWeights) -> Law:
-        """The law of a draw right after a rebuild from `W`."""
+        """The law of a draw after a rebuild from `W`."""
         return Importance(heavy_matchings(W, self.method), self.by).law(W)
 
     def state_dict(self) -> dict[str, Any]:
-        """The family as one (n, 2) list of pairs per matching, d, and its age in draws."""
+        """The pairs (m, 2) of each matching, d, and the number of draws since the rebuild."""
         family = self._family
         pairs = None if family is None else [T.edges() for T in family]
         return {"pairs": pairs, "d": 0 if family is None else family.d, "age": self._age}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the saved family."""
+        """Continue with a saved family."""
         if not isinstance(state, dict) or set(state) != {"pairs", "d", "age"}:
             raise ValueError(
                 f"the state of HeavyMatchings has the keys 'age', 'd' and 'pairs': got "

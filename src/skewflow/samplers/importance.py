@@ -21,9 +21,9 @@ from .base import Sampler
 class Importance(Sampler):
     r"""Members of a family with $p_T \propto \sqrt{\sum_{e\in T} w_e^2}$, the variance-optimal law.
 
-    The weight is $1/p_T$ since M = J (Lemma 3.2). With a weight function instead, the h-regular
-    law $p_T \propto h(G_T)$ on the family; ``by="abs"`` is the one of Lemma 9.7. Reads all of
-    $\Omega$: $O(d^2 k)$.
+    The weight is $1/p_T$ because M = J (Lemma 3.2). If `by` is a weight function, the law is the
+    h-regular one on the family, $p_T \propto h(G_T)$; ``by="abs"`` is that of Lemma 9.7. A draw
+    reads all of $\Omega$ in $O(d^2 k)$.
 
     Args:
         family: A non-intersecting family on the rows of `W`.
@@ -50,14 +50,14 @@ class Importance(Sampler):
             weight_function(self.by)
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
-        """Draw a member in O(d^2) given Omega."""
+        """Draw a member; costs O(d^2) once Omega is known."""
         self._check(W, generator)
         p = self._probabilities(W)
         r = int(_draw.categorical(p, 1, generator))
         return Tournament(self.family[r].to(W.device), 1 / p[r].item())
 
     def law(self, W: EdgeWeights) -> Law:
-        """The members with positive probability."""
+        """All members of positive probability."""
         p = self._probabilities(W).tolist()
         return [
             (Tournament(T.to(W.device), 1 / p_T), p_T)
@@ -75,7 +75,7 @@ class Importance(Sampler):
             sums = family_sums(W, self.family, "square")
         else:
             sums = family_sums(W, self.family, self.by)
-        if sums.sum() < NEGLIGIBLE:  # as if Omega = 0: any law will do
+        if sums.sum() < NEGLIGIBLE:  # treated as Omega = 0: any law is unbiased
             sums = torch.ones_like(sums)
         sums = sums.sqrt() if self.by == "optimal" else sums
         return sums / sums.sum()

@@ -11,7 +11,8 @@ from . import _draw
 from .uniform import Uniform
 
 PATIENCE = 1000
-"""Give up after this many times the expected number of trials: chance exp(-1000)."""
+"""A draw gives up after this many times the expected number of trials. If `tau` is right this has a
+probability of exp(-1000)."""
 
 
 def reject(
@@ -33,28 +34,28 @@ def reject(
         W: The tournament.
         block_size: As in `Uniform`.
         h: Weight function.
-        tau: The bound on $2\max h(G_T)$.
+        tau: A bound on $2\max h(G_T)$.
         rho: $\tau/\|h(\Omega)\|_1$, from which the expected number of trials follows.
         generator: Source of randomness.
-        why: Where `tau` comes from, for the error message.
+        why: Origin of `tau`, for the error message.
 
     Returns:
         T, $h(G_T)$, and the number of trials.
 
     Raises:
-        BalanceError: If a $q_T > 1$ is met: then `tau` is no bound and going on would be biased.
+        BalanceError: If some $q_T > 1$: then `tau` is no bound, and to continue would be biased.
         SamplingError: If nothing is accepted in 1000 times the expected number of trials.
     """
     proposal = Uniform(block_size)
     expected = rho / float(edge_probability(W.d, block_size))
     limit = int(PATIENCE * max(1.0, expected))
-    slack = 1e3 * torch.finfo(W.dtype).eps  # equality is reached, e.g. by s = d, and may round up
+    slack = 1e3 * torch.finfo(W.dtype).eps  # q = 1 occurs, e.g. for s = d, and may round up
     for trial in range(1, limit + 1):
         T = proposal.sample(W, generator=generator).partition
         weight = partition_weight(W, T, h)
         q = 2 * weight / tau
         if q > 1 + slack:
-            raise BalanceError(unbalanced(q, why, q))
+            raise BalanceError(balance_message(q, why, q))
         if _draw.uniform(generator) < q:
             return T, weight, trial
     raise SamplingError(
@@ -63,11 +64,10 @@ def reject(
     )
 
 
-def unbalanced(q: float, why: str, bound: float) -> str:
-    """The message where acceptance probabilities exceed 1, or cannot be shown not to."""
+def balance_message(q: float, why: str, bound: float) -> str:
+    """The error message for acceptance probabilities that exceed 1, or may do so."""
     return (
         f"no acceptance probability may exceed 1: with {why} a heavy partition has q_T = {q:.3g}, "
-        f"and the certified bound on q_T is {bound:.3g}. Clipping would be biased. Leave `alpha` "
-        "and `beta` out for a certified bound, lower them, or use method='edge', which never "
-        "rejects."
+        f"and the certified bound on q_T is {bound:.3g}. Clipping would be biased. Omit `alpha` "
+        "and `beta` for a certified bound, lower them, or use method='edge', which never rejects."
     )

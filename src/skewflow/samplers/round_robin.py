@@ -1,4 +1,4 @@
-"""Sweeps through a non-intersecting family: every plane once per sweep (Sec. 3.2)."""
+"""Sweeps through a non-intersecting family, with every plane once per sweep (Sec. 3.2)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +18,11 @@ from .uniform import Uniform
 class RoundRobin(Sampler):
     r"""Members of the fixed non-intersecting family, uniformly; weight n, its size (Sec. 3.2).
 
-    For s = 2 the d - 1 (odd d: d) matchings of the circle method, in the given row order. Without
-    replacement each sweep plays every member once in a fresh random order: every draw by itself is
-    unbiased (not given the sweep's past), and m draws of a sweep together have the variance
-    $(n/m - 1)\|\Omega\|_F^2$ instead of $\frac{n-1}{m}\|\Omega\|_F^2$. Reads no entry of $\Omega$.
+    For s = 2 these are the d - 1 (odd d: d) matchings of the circle method, in the given row order.
+    By default each sweep plays every member once, in a new random order. Each draw is unbiased by
+    itself, though not given the earlier draws of its sweep, and the mean of m draws of a sweep has
+    the variance $(n/m - 1)\|\Omega\|_F^2$ instead of $\frac{n-1}{m}\|\Omega\|_F^2$ (not in the
+    paper). No entry of $\Omega$ is read.
 
     Args:
         block_size: 2, or a size for which `non_intersecting` has a family.
@@ -61,21 +62,21 @@ class RoundRobin(Sampler):
         return [(Tournament(T.to(W.device), float(n)), 1 / n) for T in family]
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the sweep."""
+        """The state of the sweep."""
         return self._sweep.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on in the middle of a sweep."""
+        """Continue a saved sweep."""
         self._sweep.load_state_dict(state)
 
 
 @dataclass
 class RelabelledRoundRobin(Sampler):
-    r"""The round robin under a random relabelling of the rows, drawn once per sweep.
+    r"""The round robin under a random relabelling of the rows, one per sweep (not in the paper).
 
-    A relabelled matching is a uniform matching, so the law of *every* step by itself is exactly
-    that of `Uniform`, while within a sweep no plane comes twice. It needs one permutation per n
-    steps where `Uniform` needs one per step (not in the paper).
+    A relabelled matching is a uniform matching, so *each* step by itself has exactly the law of
+    `Uniform`, but no plane occurs twice in a sweep. It needs one permutation every n steps, where
+    `Uniform` needs one per step.
 
     Args:
         block_size: 2, or a size for which `non_intersecting` has a family.
@@ -103,13 +104,13 @@ class RelabelledRoundRobin(Sampler):
         return Tournament(partition.to(W.device), float(n))
 
     def law(self, W: EdgeWeights) -> Law:
-        """That of `Uniform`."""
+        """The law of `Uniform`."""
         return Uniform(self.block_size).law(W)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the sweep."""
+        """The state of the sweep."""
         return self._sweep.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on in the middle of a sweep."""
+        """Continue a saved sweep."""
         self._sweep.load_state_dict(state)

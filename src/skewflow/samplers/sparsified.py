@@ -1,4 +1,4 @@
-"""Sparsify the graph first, then match (the graph-sparsification remark of Sec. 9.7.3)."""
+"""Matchings of a sparsified graph (the remark on graph sparsification of Sec. 9.7.3)."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -22,17 +22,18 @@ from .base import Sampler
 
 @dataclass(frozen=True)
 class Sparsified(Sampler):
-    r"""r edges drawn by weight, split into greedy matchings, one of which is taken (Sec. 9.7.3).
+    r"""One matching of r edges that are drawn by weight (Sec. 9.7.3).
 
-    This is for s = 2. Draw r edges independently, e with probability $p_e$; an edge drawn c times
-    stands for $v_e = \frac{c}{r p_e} w_e$, which is unbiased. Split the drawn edges into matchings,
-    heaviest $|v|$ first, and take one with probability
-    $p_m \propto \sqrt{\sum_{e\in m} v_e^2}$; its edges get the weight $\frac{c}{r p_e p_m}$.
-    Only r entries of $\Omega$ are read when h is None; else the row sums of h and r rows, $O(rdk)$.
+    It is for s = 2. It draws r edges independently, e with probability $p_e$; an edge drawn c times
+    has the unbiased estimate $v_e = \frac{c}{r p_e} w_e$. The drawn edges are split into greedy
+    matchings, heaviest $|v|$ first, and one is taken with probability
+    $p_m \propto \sqrt{\sum_{e\in m} v_e^2}$; its edges have the weight $\frac{c}{r p_e p_m}$.
+    A draw reads r entries of $\Omega$ if h is None; otherwise it reads the row sums of h and r
+    rows, in $O(rdk)$.
 
     Args:
         num_edges: r, the number of draws.
-        h: Draw with $p_e \propto h(w_e)$; None draws all edges alike and reads nothing first.
+        h: Draw with $p_e \propto h(w_e)$; None draws all edges with the same probability.
 
     Example:
         >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))
@@ -50,20 +51,20 @@ class Sparsified(Sampler):
             weight_function(self.h)
 
     def sample(self, W: EdgeWeights, *, generator: torch.Generator) -> Tournament:
-        """Draw edges, match them, take one matching."""
+        """Draw edges, split them into matchings and take one of these."""
         self._check(W, generator)
         _validate.block_size(2, W.d)
         edges, multiplicity = self._draw_edges(W, generator)
         w = W.entries(edges)
         matchings = _split(W.d, edges, w, multiplicity / (self.num_edges * self._p(W, w)))
-        if not matchings:  # Omega = 0 on all drawn edges: the estimate is zero
+        if not matchings:  # Omega is 0 on all drawn edges, and so is the estimate
             return Tournament(matching_partition(edges[:1], W.d), 0.0)
         norms = torch.tensor([m.norm for m in matchings], dtype=torch.float64)
         r = int(_draw.categorical(norms, 1, generator))
         return _tournament(W, matchings[r], float(norms[r] / norms.sum()))
 
     def law(self, W: EdgeWeights) -> Law:
-        """Every multiset of r edges and every matching of it that can be taken."""
+        """All multisets of r edges with all their matchings."""
         n, r = W.num_edges, self.num_edges
         check_size(comb(n + r - 1, r), f"the multisets of {r} of {n} edges")
         all_edges = edge_from_index(torch.arange(n), W.d).to(W.device)
@@ -104,14 +105,14 @@ class Sparsified(Sampler):
         return distinct, counts.to(torch.float64)
 
     def _p(self, W: EdgeWeights, w: Float[Tensor, "m"]) -> Float[Tensor, "m"]:
-        """The probability of a single draw of edges with weights w."""
+        """The probability that a single draw gives an edge of weight w, for each entry of `w`."""
         if self.h is None or W.h_norm(self.h) < NEGLIGIBLE:
             return torch.full_like(w, 1 / W.num_edges, dtype=torch.float64)
         return 2 * h_values(self.h, w) / W.h_norm(self.h)
 
 
 class _Matching(NamedTuple):
-    """Disjoint edges, the factor on each edge's weight, and a relative norm of the products."""
+    """Disjoint edges, the factor on the weight of each, and the relative norm of the products."""
 
     edges: Int[Tensor, "_ 2"]
     factor: Float[Tensor, "_"]
@@ -121,9 +122,9 @@ class _Matching(NamedTuple):
 def _split(
     d: int, edges: Int[Tensor, "m 2"], w: Float[Tensor, "m"], factor: Float[Tensor, "m"]
 ) -> list[_Matching]:
-    """Greedy matchings of the drawn edges that count, heaviest first."""
+    """Greedy matchings of the drawn edges of nonzero weight, heaviest first."""
     v = (factor * w).abs()
-    v = v / v.max()  # only ratios of norms count, and squares of tiny weights underflow
+    v = v / v.max()  # only ratios of norms matter, and squares of tiny weights underflow
     keep = v > 0
     edges, factor, v = edges[keep], factor[keep], v[keep]
     order = v.sort(descending=True, stable=True).indices
@@ -140,5 +141,7 @@ def _split(
 def _tournament(W: EdgeWeights, matching: _Matching, p: float) -> Tournament:
     partition = matching_partition(matching.edges, W.d)
     weights = (matching.factor / p).to(W.dtype)[:, None, None].expand(-1, 2, 2)
-    alone = [torch.ones(len(b), 1, 1, dtype=W.dtype, device=W.device) for b in partition.blocks[1:]]
-    return Tournament(partition, (weights, *alone))
+    others = [
+        torch.ones(len(b), 1, 1, dtype=W.dtype, device=W.device) for b in partition.blocks[1:]
+    ]
+    return Tournament(partition, (weights, *others))

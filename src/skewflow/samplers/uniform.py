@@ -16,12 +16,12 @@ from .base import Sampler
 class Uniform(Sampler):
     r"""Every partition into blocks of s with the same probability; weight $\frac{d-1}{s-1}$.
 
-    Shuffle the rows, cut them into blocks (Lemma 9.3). Reads no entry of $\Omega$; for uneven
-    blocks the weight is $1/P(e)$ of `edge_probability`, the same for every block. Variance
-    $\frac{d-s}{s-1}\|\Omega\|_F^2$; block_size = d is the exact method, with none.
+    The rows are shuffled and cut into blocks (Lemma 9.3); no entry of $\Omega$ is read. If sizes
+    differ, the weight is $1/P(e)$ of `edge_probability` for every block. The variance is
+    $\frac{d-s}{s-1}\|\Omega\|_F^2$; ``block_size=d`` is the exact method and has none.
 
     Args:
-        block_size: s, between 2 and d, or every block's size.
+        block_size: s, between 2 and d, or the size of each block.
 
     Example:
         >>> W = EdgeWeights(torch.eye(6), torch.arange(36.0).view(6, 6))

@@ -1,4 +1,4 @@
-"""The lazy view of Omega: the weighted tournament T(Omega) of Definition 3.1."""
+"""Lazy access to Omega: the weighted tournament T(Omega) of Definition 3.1."""
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,7 @@ from .partitions import Partition
 from .weight_functions import H, h_values, weight_function
 
 CHUNK = 2**22
-"""Most entries held at once while all of Omega is read row by row."""
+"""Largest number of entries in memory while all of Omega is read row by row: 32 MiB in float64."""
 
 
 class EdgeWeights:
@@ -22,11 +22,11 @@ class EdgeWeights:
 
     The weighted tournament $T(\Omega)$ of Definition 3.1.
 
-    $\Omega = GX^\top - XG^\top$ is not formed: an entry costs $O(k)$, a partition into blocks of s
-    rows $O(dsk)$. Every entry (i < j) that is computed is counted in `evaluated`; one that is read
-    from a table, after `dense` or from `of`, is not, and neither are the blocks of the same
-    partition again. Entries are in the dtype of `X`, of half precisions in float32. The view does
-    not copy: it is only valid until `X` or `G` is changed in place.
+    $\Omega = GX^\top - XG^\top$ is not formed: an entry costs $O(k)$ and a partition into blocks of
+    s rows $O(dsk)$. `evaluated` counts the entries (i < j) that were computed. Entries read from a
+    table (after `dense`, or from `of`) and the blocks of the last partition are not counted again.
+    Entries have the dtype of `X`, or float32 if that is a half precision. Nothing is copied, so the
+    object is valid only until `X` or `G` is changed in place.
 
     Args:
         X: One point with orthonormal columns (d, k).
@@ -58,7 +58,7 @@ class EdgeWeights:
 
     @classmethod
     def of(cls, omega: Float[Tensor, "d d"]) -> "EdgeWeights":
-        """The tournament of a skew matrix that is at hand: a table of weights, nothing to evaluate.
+        """The tournament of a given skew matrix, which serves as the table of weights.
 
         Example:
             >>> EdgeWeights.of(torch.tensor([[0.0, 2.0], [-2.0, 0.0]])).h_norm("abs")
@@ -75,7 +75,7 @@ class EdgeWeights:
         self = cls.__new__(cls)
         omega = _at_least_float32(omega)
         self._start(omega.shape[0], omega.dtype, omega.device)
-        self._table = (omega - omega.mT) / 2  # the check allows rounding, a draw does not
+        self._table = (omega - omega.mT) / 2  # the check accepts rounding errors, a draw does not
         return self
 
     def _start(self, d: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -89,12 +89,12 @@ class EdgeWeights:
 
     @property
     def factors(self) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d k"]] | None:
-        r"""A and B of $\Omega = AB^\top - BA^\top$; None where there is a table."""
+        r"""A and B of $\Omega = AB^\top - BA^\top$; None if Omega is in a table."""
         return None if self._table is not None else (self._A, self._B)
 
     @property
     def num_edges(self) -> int:
-        """d(d-1)/2, the edges of the complete graph."""
+        """d(d-1)/2, the number of edges of the complete graph."""
         return self.d * (self.d - 1) // 2
 
     def entries(self, pairs: Int[Tensor, "m 2"]) -> Float[Tensor, "m"]:
@@ -113,7 +113,7 @@ class EdgeWeights:
     def blocks(self, partition: Partition) -> MatrixBlocks:
         r"""$\Omega$ inside each block: one (l, s, s) tensor for each block size of `partition`.
 
-        Per block $S = G_B X_B^\top$, then $S - S^\top$: batched products, $O(dsk)$ in all.
+        Each block is $S - S^\top$ with $S = G_B X_B^\top$, by batched products: $O(dsk)$ in all.
         """
         self.check_partition(partition)
         if self._last is None or self._last[0] is not partition:
@@ -121,7 +121,7 @@ class EdgeWeights:
         return self._last[1]
 
     def keep(self, partition: Partition, blocks: MatrixBlocks) -> None:
-        """Take over what `blocks` of a partition would compute."""
+        """Store blocks that the caller has computed; `blocks(partition)` then returns them."""
         self._last = partition, blocks
 
     @no_autocast()
@@ -143,7 +143,7 @@ class EdgeWeights:
 
     @no_autocast()
     def dense(self) -> Float[Tensor, "d d"]:
-        """All of Omega, in O(d^2 k) time and O(d^2) memory; kept as a table from then on."""
+        """All of Omega, in O(d^2 k) time and O(d^2) memory; it is kept as a table."""
         if self._table is None:
             self.evaluated += self.num_edges
             S = self._A @ self._B.mT
@@ -154,8 +154,8 @@ class EdgeWeights:
         r"""$R_i = \sum_j h(\Omega_{ij})$ in float64, cached for each h.
 
         For ``h="square"`` they are squared row norms and need no entry of $\Omega$: with
-        $\Omega = UV^\top$, $U = [A, -B]$, $V = [B, A]$ row i gives $u_i^\top (V^\top V) u_i$, in
-        $O(dk^2)$. Any other h reads all of $\Omega$, some rows at a time.
+        $\Omega = UV^\top$, $U = [A, -B]$, $V = [B, A]$ row i has $u_i^\top (V^\top V) u_i$, in
+        $O(dk^2)$. Any other h reads all of $\Omega$, several rows at a time.
         """
         weight_function(h)
         if h not in self._row_sums:
@@ -172,7 +172,7 @@ class EdgeWeights:
         return self._row_sums[h]
 
     def row_norms(self) -> Float[Tensor, "d"]:
-        """The Euclidean norm of each row of Omega, in O(dk^2), without an entry of it."""
+        """The Euclidean norm of each row of Omega, in O(dk^2), without computing an entry."""
         return self.row_sums("square").sqrt()
 
     def squared_norm(self) -> float:
@@ -188,14 +188,14 @@ class EdgeWeights:
     ) -> float:
         r"""$\|h(\Omega)\|_1 = \sum_{i,j} h(\Omega_{ij})$ over the whole matrix, twice the triangle.
 
-        With `num_samples` = r, the Monte-Carlo estimate of Sec. 9.5.5: each of the
+        With `num_samples` = r it is the Monte-Carlo estimate of Sec. 9.5.5: each of the
         $n = \binom d2$ edges is kept with probability r/n and counts n/r times. The paper's sum
-        over i < j has half the stated mean; the factor 2 is put in here.
+        over i < j has half of the stated mean, so this one has a factor of 2.
 
         Args:
             h: Weight function.
-            num_samples: Expected number of entries to read; exact when omitted.
-            generator: Needed with `num_samples`.
+            num_samples: Expected number of entries to read; the norm is exact when omitted.
+            generator: Source of randomness; required with `num_samples`.
         """
         if num_samples is None:
             return self.row_sums(h).sum().item()
@@ -213,7 +213,7 @@ class EdgeWeights:
         return 2 * self.num_edges / num_samples * kept.sum().item()
 
     def check_partition(self, partition: Partition) -> None:
-        """`partition` is one of these d rows."""
+        """Check that `partition` has the d rows of this tournament."""
         if partition.d != self.d:
             raise ShapeError(
                 f"`partition` must cover the d={self.d} rows of this tournament: got one of "
@@ -226,13 +226,13 @@ class EdgeWeights:
             return self._table[start:stop]
         A, B = self._A[start:stop], self._B[start:stop]
         rows = A @ self._B.mT - B @ self._A.mT
-        rows.diagonal(offset=start).zero_()  # two products may round differently
+        rows.diagonal(offset=start).zero_()  # the two products may round differently
         return rows
 
     @no_autocast()
     def _squared_row_norms(self) -> Float[Tensor, "d"]:
         A, B = self._A.to(torch.float64), self._B.to(torch.float64)
-        # A -> A - B C with a symmetric C leaves Omega as it is; this C takes out the part of the
+        # A -> A - B C with a symmetric C does not change Omega. This C removes the component of the
         # gradient normal to the manifold, which near an optimum is all of it and would cancel.
         C = B.mT @ A
         rounding = A.square().sum(-1) * B.square().sum() + B.square().sum(-1) * A.square().sum()
@@ -240,7 +240,7 @@ class EdgeWeights:
         U, V = torch.cat([A, -B], dim=1), torch.cat([B, A], dim=1)  # (d, 2k)
         gram = V.mT @ V
         sums = ((U @ gram) * U).sum(-1)
-        # What is left of terms of this size after they cancel is rounding, not weight.
+        # Sums smaller than this are what rounding leaves of terms that cancel, not weight.
         size = ((U.abs() @ gram.abs()) * U.abs()).sum(-1)
         floor = torch.maximum(1e-13 * size, 1e-30 * rounding)
         return torch.where(sums > floor, sums, torch.zeros_like(sums))
@@ -251,13 +251,13 @@ def _at_least_float32(A: Tensor) -> Tensor:
 
 
 def edge_from_index(index: Int[Tensor, "m"], d: int) -> Int[Tensor, "m 2"]:
-    """The edge (i, j), i < j, with the given place in the row-by-row order of the triangle.
+    """The edge (i, j), i < j, with the given index in the row-by-row order of the triangle.
 
     Example:
         >>> edge_from_index(torch.arange(6), 4).tolist()
         [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
     """
-    # Counted from the end, row i is the last with (d-i)(d-i-1)/2 edges at or after it.
+    # Counted from the end, row i is the last one with (d-i)(d-i-1)/2 edges at or after it.
     last = d * (d - 1) // 2 - 1 - index
     t = ((torch.sqrt(8.0 * last.to(torch.float64) + 1.0) - 1.0) / 2.0).to(torch.int64)
     t = torch.where((t + 1) * (t + 2) // 2 <= last, t + 1, t)  # the root may be off by one ulp
@@ -268,9 +268,9 @@ def edge_from_index(index: Int[Tensor, "m"], d: int) -> Int[Tensor, "m 2"]:
 
 
 def _bernoulli_edges(d: int, probability: float, generator: torch.Generator) -> Int[Tensor, "m 2"]:
-    """Each edge kept independently: a binomial number of them, then that many distinct ones.
+    """Edges that are each kept independently: a binomial number of distinct edges.
 
-    Distinct indices are drawn by rejection, so memory is that of the result, not of the triangle.
+    Distinct indices are drawn by rejection, so the memory is that of the result, not the triangle.
     """
     n = d * (d - 1) // 2
     device = generator.device

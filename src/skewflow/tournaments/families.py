@@ -1,4 +1,4 @@
-"""Non-intersecting families: partitions that hold each edge exactly once (Sec. 3.2)."""
+"""Non-intersecting families: partitions that together hold each edge exactly once (Sec. 3.2)."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -47,7 +47,10 @@ class Family:
 
     @cached_property
     def colours(self) -> Int[Tensor, "d d"]:
-        """Which member holds each edge, as a proper edge colouring of K_d; -1 on the diagonal."""
+        """The number of the member that holds each edge; -1 on the diagonal.
+
+        For matchings this is a proper edge colouring of K_d.
+        """
         colours = torch.full((self.d, self.d), -1)
         for r, partition in enumerate(self):
             rows, columns = partition.edges().cpu().unbind(-1)
@@ -89,7 +92,7 @@ class _OneBlock(Family):
 
 
 class _RoundRobin(Family):
-    """The matchings of the circle method, each computed when asked for."""
+    """The matchings of the circle method; each is computed on access."""
 
     def __init__(self, d: int) -> None:
         self.d = d
@@ -98,7 +101,7 @@ class _RoundRobin(Family):
         return self.d - 1 if self.d % 2 == 0 else self.d
 
     def __getitem__(self, r: int) -> Partition:
-        n = len(self)  # rows 0..n-1 sit on a circle; for even d row d-1 stands in the middle
+        n = len(self)  # rows 0..n-1 form a circle; for even d, row d-1 is its centre
         if not 0 <= r < n:
             raise IndexError(f"`r` must lie in 0..{n - 1}: got {r}.")
         step = torch.arange(1, (n - 1) // 2 + 1)
@@ -123,10 +126,12 @@ class _AffineLines(Family):
             raise IndexError(f"`r` must lie in 0..{len(self) - 1}: got {r}.")
         q, n = self.q, self.n
         pivot = 0
-        while r >= q ** (n - 1 - pivot):  # directions are 0..0 1 *..*, by the place of the 1
+        while r >= q ** (
+            n - 1 - pivot
+        ):  # directions are 0..0 1 *..*, sorted by the position of the 1
             r -= q ** (n - 1 - pivot)
             pivot += 1
-        place = q ** torch.arange(n - 1, -1, -1)  # a point is its coordinates read in base q
+        place = q ** torch.arange(n - 1, -1, -1)  # a point's number is its coordinates in base q
         direction = r // place % q
         direction[pivot] = 1
         points = torch.arange(self.d)[:, None] // place % q  # (d, n)
@@ -139,8 +144,8 @@ class _AffineLines(Family):
 def round_robin(d: int) -> Family:
     """The circle method: d - 1 perfect matchings (even d) or d near-perfect ones (odd d).
 
-    A one-factorisation of K_d, so the non-intersecting family for s = 2 (Sec. 3.2). Members are
-    computed on demand in O(d); nothing of size d^2 is stored.
+    It is a one-factorisation of K_d, hence a non-intersecting family for s = 2 (Sec. 3.2). Members
+    are computed on demand in O(d); nothing of size d^2 is stored.
 
     Example:
         >>> [sorted(matching) for matching in round_robin(4)]
@@ -151,14 +156,15 @@ def round_robin(d: int) -> Family:
 
 
 def non_intersecting(d: int, block_size: int) -> Family:
-    r"""The non-intersecting family of d rows in blocks of s, where one is known (Sec. 3.2).
+    r"""A non-intersecting family of partitions of d rows into blocks of s (Sec. 3.2).
 
-    s = 2: round robin, any d. s = d: the one block. s > 2: a resolvable design of equal blocks,
-    which needs s | d and (s-1) | (d-1); built here for $d = s^n$ with s prime (affine spaces). Any
-    other family, also one of uneven blocks, can be given to `Family`.
+    For s = 2 it is the round robin of any d, and for s = d the single block. For other s it is a
+    resolvable design, which needs s | d and (s-1) | (d-1). Implemented is $d = s^n$ with s prime:
+    the parallel classes of lines of the affine space AG(n, s), $(d-1)/(s-1)$ of them (not in the
+    paper). Pass any other family, also one of uneven blocks, to `Family`.
 
     Raises:
-        FamilyError: If none can exist, or none is built here.
+        FamilyError: If no such family exists, or none is implemented.
 
     Example:
         >>> len(non_intersecting(8, 2)), len(non_intersecting(25, 5))
@@ -169,7 +175,7 @@ def non_intersecting(d: int, block_size: int) -> Family:
         return _OneBlock(d)
     if s == 2:
         return _RoundRobin(d)
-    n = _log(d, s)
+    n = _exact_log(d, s)
     if n is not None and _is_prime(s):
         return _AffineLines(s, n)
     if d % s or (d - 1) % (s - 1):
@@ -178,7 +184,7 @@ def non_intersecting(d: int, block_size: int) -> Family:
             f"d - 1 (here {d}/{s} and {d - 1}/{s - 1})"
         )
     else:
-        rule = "a resolvable design may exist, but only d = s^n with s prime is built here"
+        rule = "a resolvable design may exist, but only d = s^n with s prime is implemented"
     raise FamilyError(
         f"no non-intersecting family for d={d}, block_size={s}: {rule}. "
         "Use block_size=2, or the Uniform sampler, which works for any block size."
@@ -189,8 +195,8 @@ def _is_prime(q: int) -> bool:
     return q >= 2 and all(q % p for p in range(2, isqrt(q) + 1))
 
 
-def _log(d: int, s: int) -> int | None:
-    """The n >= 2 with s^n = d, if there is one."""
+def _exact_log(d: int, s: int) -> int | None:
+    """The n >= 2 with s^n = d, or None."""
     n, power = 1, s
     while power < d:
         n, power = n + 1, power * s

@@ -1,8 +1,8 @@
-"""Families of heavy matchings: peel off a heavy matching, then the next (Sec. 9.7).
+"""Families of heavy matchings: remove a heavy matching, then the next one (Sec. 9.7).
 
 Iterated maximum-weight matching is the paper's heuristic. It is not optimal: minimising the
-variance over families is NP-hard, and already on six rows it can lose. The greedy family is the
-cheap substitute for large d, and the locally heaviest rule finds the same matchings in parallel.
+variance over families is NP-hard, and on six rows another family can already be better. The greedy
+family is a cheap substitute for large d, and the locally heaviest rule finds it in parallel.
 """
 
 import torch
@@ -15,25 +15,26 @@ from .families import Family
 from .partitions import Partition
 
 METHODS = ("exact", "greedy", "locally-heaviest")
+"""The ways to choose the next matching; see `heavy_matchings`."""
 
 
 def heavy_matchings(W: EdgeWeights, method: str = "greedy") -> Family:
-    r"""Peel matchings off the complete graph, heaviest first, until every edge is used (Sec. 9.7).
+    r"""A family of matchings of the complete graph, heaviest first (Sec. 9.7).
 
-    All edges are used, also those of weight zero, so the family stays valid (and the estimate
+    Every edge is used, also those of weight zero, so the family stays valid (and the estimate
     unbiased) when the weights change before the next refresh. The last matchings may leave rows
-    unmatched, and there can be more than d - 1 of them.
+    unmatched, and there may be more than d - 1 matchings.
 
     Args:
         W: The tournament; all of its entries are read.
-        method: "exact" takes each time the heaviest among the matchings with the most edges
-            (Edmonds' blossom algorithm by rustworkx, $O(d^3)$ each, $O(d^4)$ in all: d up to about
-            100). "greedy" takes the
-            heaviest edge that still fits, at least half the maximum weight; $O(d^3/64)$ in all.
-            "locally-heaviest" lets every row point at its heaviest free neighbour and matches rows
-            that point at each other, all at once; for distinct weights it equals "greedy". It is
-            the rule for parallel machines (Sec. 9.7.2): one matching takes few rounds of $O(d^2)$
-            work, but on one processor the whole family takes far longer than "greedy".
+        method: "exact" takes the heaviest of the remaining matchings with the most edges
+            (Edmonds' blossom algorithm in rustworkx, $O(d^3)$ each and $O(d^4)$ in all, so for d
+            up to about 100). "greedy" takes the heaviest edge that still fits, which gives at least
+            half of the maximum weight, in $O(d^3/64)$ in all. "locally-heaviest" matches all pairs
+            of rows that are each other's heaviest free neighbour at once; for distinct weights the
+            result equals that of "greedy". It is the rule for parallel machines (Sec. 9.7.2): a
+            matching takes few rounds of $O(d^2)$ work, but on one processor the whole family takes
+            far longer than "greedy".
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -54,25 +55,25 @@ def heavy_matchings(W: EdgeWeights, method: str = "greedy") -> Family:
 
 
 def matching_partition(pairs: Int[Tensor, "m 2"], d: int) -> Partition:
-    """The partition with the given disjoint pairs as blocks; every other row stands alone."""
-    alone = torch.ones(d, dtype=torch.bool, device=pairs.device)
-    alone[pairs.flatten()] = False
+    """The partition with the given disjoint pairs as blocks; every other row is a block of one."""
+    unmatched = torch.ones(d, dtype=torch.bool, device=pairs.device)
+    unmatched[pairs.flatten()] = False
     pairs = pairs.sort(dim=-1).values
-    if not alone.any():
+    if not unmatched.any():
         return Partition((pairs,))
-    return Partition((pairs, alone.nonzero()))
+    return Partition((pairs, unmatched.nonzero()))
 
 
 def greedy_colours(edges: list[tuple[int, int]], d: int) -> list[int]:
-    """The matching of each edge when each, in order, goes to the first matching it fits in.
+    """The number of the matching of each edge, if each edge goes to the first one it fits into.
 
-    For edges in order of falling weight this is iterated greedy matching, in one pass.
+    For edges in order of decreasing weight this is iterated greedy matching, in one pass.
 
     Example:
         >>> greedy_colours([(0, 1), (1, 2), (2, 3)], 4)
         [0, 1, 0]
     """
-    used = [0] * d  # bit r: this row is already in matching r
+    used = [0] * d  # bit r is set if matching r already has this row
     colours = []
     for i, j in edges:
         free = ~(used[i] | used[j])
@@ -84,7 +85,7 @@ def greedy_colours(edges: list[tuple[int, int]], d: int) -> list[int]:
 
 
 def _edges_by_weight(weights: Float[Tensor, "d d"]) -> Int[Tensor, "n 2"]:
-    """All edges, heaviest first; equal weights keep the order of the triangle."""
+    """All edges by decreasing weight; equal weights keep the order of the triangle."""
     i, j = torch.triu_indices(len(weights), len(weights), offset=1)
     order = weights[i, j].sort(descending=True, stable=True).indices
     return torch.stack([i, j], dim=-1)[order]
@@ -101,7 +102,7 @@ def _locally_heaviest(weights: Float[Tensor, "d d"]) -> list[Int[Tensor, "m 2"]]
     d = len(weights)
     edges = _edges_by_weight(weights)
     i, j = edges.unbind(-1)
-    # Ranks are distinct, so two rows that are each other's best always exist: no cycle of ties.
+    # Ranks are distinct, so two rows that are each other's heaviest neighbour always exist.
     rank = torch.zeros(d, d, dtype=torch.int64)
     rank[i, j] = rank[j, i] = torch.arange(len(edges), 0, -1)
     matchings = []
@@ -132,7 +133,7 @@ def _exact(weights: Float[Tensor, "d d"]) -> list[Int[Tensor, "m 2"]]:
         raise ModuleNotFoundError(
             'method="exact" needs rustworkx: install `skewflow[lab]`, or use method="greedy".'
         ) from error
-    # rustworkx matches by integer weights: 2**40 steps keep twelve digits of the heaviest.
+    # rustworkx needs integer weights; 2**40 steps keep twelve digits of the heaviest.
     scale = 2.0**40 / max(weights.max().item(), 1e-300)
     graph = rustworkx.PyGraph(multigraph=False)
     graph.add_nodes_from(range(len(weights)))

@@ -1,4 +1,4 @@
-r"""Weights of whole partitions: h(G_T), its root for squares, and those of a family (Sec. 3.2)."""
+r"""The weights h(G_T) and norms of partitions and of the members of a family (Sec. 3.2)."""
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,7 @@ def partition_weight(W: EdgeWeights, partition: Partition, h: H = "abs") -> floa
 
 
 def partition_norm(W: EdgeWeights, partition: Partition) -> float:
-    r"""$a_T = \sqrt{\sum_{e \in T} w_e^2}$, the optimal law's unnormalised weight (Lemma 3.2).
+    r"""$a_T = \sqrt{\sum_{e \in T} w_e^2}$, to which the optimal $p_T$ is proportional (Lemma 3.2).
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -37,7 +37,7 @@ def partition_norm(W: EdgeWeights, partition: Partition) -> float:
 def family_sums(W: EdgeWeights, family: Family, h: H) -> Float[Tensor, "n"]:
     """h(G_T) of every member of a non-intersecting family, the K(e) of Lemma 9.7.
 
-    All at once, in O(d^2) given Omega.
+    Costs O(d^2) once Omega is known.
 
     Example:
         >>> from skewflow.tournaments import round_robin

@@ -15,19 +15,22 @@ from .._typing import RowBlocks
 from ..errors import BlockSizeError, ShapeError
 
 BlockSize = SupportsIndex | Sequence[int]
+"""The size s of all blocks, or the size of each."""
+
 SizeCounts = tuple[tuple[int, int], ...]
+"""Pairs (size, number of blocks of that size), largest size first."""
 
 
 def block_sizes(d: int, block_size: BlockSize) -> SizeCounts:
-    """How often each block size occurs: (size, count) pairs, largest size first (Sec. 3.1).
+    """The block sizes of a partition as (size, count) pairs, largest size first (Sec. 3.1).
 
-    An integer s gives ceil(d / s) blocks whose sizes differ by at most one, so s = 2 leaves one row
-    alone when d is odd and s = d is one block. A sequence gives the sizes themselves. Sizes
-    that differ are not in the paper.
+    An integer s gives ceil(d / s) blocks whose sizes differ by at most one: for s = 2 and odd d one
+    block has one row, and s = d is a single block. A sequence lists the sizes themselves. Unequal
+    sizes are not in the paper.
 
     Args:
         d: Number of rows.
-        block_size: The size s, 2 <= s <= d, or every size, summing to `d`.
+        block_size: The size s, 2 <= s <= d, or the size of each block, with the sum `d`.
 
     Example:
         >>> block_sizes(6, 3), block_sizes(7, 2), block_sizes(7, 3), block_sizes(7, (3, 3, 1))
@@ -43,16 +46,17 @@ def block_sizes(d: int, block_size: BlockSize) -> SizeCounts:
     if not sizes or sizes[-1] < 1 or sizes[0] < 2 or sum(sizes) != d:
         raise BlockSizeError(
             f"block sizes must be positive, sum to d={d}, and one must be at least 2: got "
-            f"{tuple(block_size)}. Pass one integer for sizes that fit by themselves."
+            f"{tuple(block_size)}. Pass one integer to have the sizes chosen."
         )
     return tuple((size, len(list(run))) for size, run in groupby(sizes))
 
 
 def edge_probability(d: int, block_size: BlockSize) -> Fraction:
-    r"""$P(e \in T)$ under the uniform law: $(s-1)/(d-1)$, or $\sum_c s_c(s_c-1) / (d(d-1))$.
+    r"""$P(e \in T)$ under the uniform law: $(s-1)/(d-1)$ for equal block sizes (Lemma 9.3).
 
-    Its inverse is the scale that makes the uniform estimate unbiased (Lemma 9.3); for uneven
-    sizes that is *not* $(d-1)/(s-1)$.
+    For unequal sizes it is $\sum_c s_c(s_c-1) / (d(d-1))$ (not in the paper). Its inverse is the
+    weight that makes the uniform estimate unbiased; for unequal sizes that is *not*
+    $(d-1)/(s-1)$.
 
     Example:
         >>> edge_probability(6, 3), edge_probability(5, 2), edge_probability(7, 4)
@@ -67,8 +71,8 @@ class Partition:
     """Disjoint blocks that cover the rows 0..d-1; G_T has the edges inside them (Sec. 3.1).
 
     Args:
-        blocks: One (l, s) tensor of row indices for each block size s, largest first. Even sizes
-            give one tensor, s not dividing d at most two.
+        blocks: One (l, s) tensor of row indices for each block size s, largest first: one tensor
+            if s divides d, at most two if it does not.
 
     Example:
         >>> partition = Partition.of([[0, 3], [1, 2], [4]])
@@ -80,7 +84,7 @@ class Partition:
 
     @classmethod
     def of(cls, blocks: Sequence[Sequence[int]]) -> "Partition":
-        """The partition with the given blocks, each a list of rows; checked to cover 0..d-1."""
+        """The partition with the given blocks, each a list of rows; they must cover 0..d-1."""
         rows = sorted(row for block in blocks for row in block)
         if rows != list(range(len(rows))):
             raise ShapeError(
@@ -91,7 +95,7 @@ class Partition:
 
     @classmethod
     def from_order(cls, order: Int[Tensor, "d"], sizes: SizeCounts) -> "Partition":
-        """Cut a permutation of the rows into blocks: the first `size` rows, the next, and so on."""
+        """Cut a permutation of the rows into consecutive blocks of the given sizes."""
         blocks, start = [], 0
         for size, count in sizes:
             cut = order[start : start + size * count].view(count, size)
@@ -111,12 +115,12 @@ class Partition:
 
     @property
     def num_edges(self) -> int:
-        """m, the number of edges of G_T; d(s-1)/2 for even blocks."""
+        """m, the number of edges of G_T; d(s-1)/2 for blocks of equal size."""
         return sum(b.shape[0] * b.shape[1] * (b.shape[1] - 1) // 2 for b in self.blocks)
 
     @property
     def device(self) -> torch.device:
-        """Where the indices live."""
+        """The device of the indices."""
         return self.blocks[0].device
 
     def edges(self) -> Int[Tensor, "m 2"]:
@@ -126,7 +130,7 @@ class Partition:
             for b in self.blocks
             if b.shape[1] > 1
         ]
-        if not edges:  # every row stands alone
+        if not edges:  # every block has one row
             return torch.empty(0, 2, dtype=torch.int64, device=self.device)
         return torch.cat(edges).sort(dim=-1).values
 
@@ -143,5 +147,5 @@ class Partition:
         return (tuple(sorted(row)) for b in self.blocks for row in b.tolist())
 
     def key(self) -> frozenset[tuple[int, ...]]:
-        """What two equal partitions share, whatever the order of their blocks: hashable."""
+        """A hashable key that equal partitions share, whatever the order of their blocks."""
         return frozenset(self)

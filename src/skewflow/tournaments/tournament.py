@@ -17,10 +17,10 @@ class Tournament:
 
     Args:
         partition: The blocks.
-        weights: One factor c for every edge ($\frac1{p_T}M$ of Eq. 6), or, where the edges differ,
-            one symmetric (l, s, s) tensor for each tensor of ``partition.blocks``.
-        trials: How many partitions (of `Balanced`: edges) were drawn to find this one; 1 unless
-            there was rejection.
+        weights: One factor c for all edges ($\frac1{p_T}M$ of Eq. 6), or one symmetric (l, s, s)
+            tensor for each tensor of ``partition.blocks`` if the factors differ.
+        trials: Number of partitions that were drawn to find this one (`Balanced` counts edges); 1
+            without rejection.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0.0, 2.0], [-2.0, 0.0]]))
@@ -49,4 +49,4 @@ class Tournament:
 
 
 Law = list[tuple[Tournament, float]]
-"""Every outcome of a sampler once, each with its probability."""
+"""All outcomes of a sampler, each once, with their probabilities."""

@@ -11,24 +11,28 @@ from torch import Tensor
 from ..errors import WeightFunctionError
 
 WeightFunction = Callable[[Tensor], Tensor]
+"""A function that maps a tensor entry by entry."""
+
 H = Literal["abs", "square", "sqrt"] | WeightFunction
+"""A weight function, or the name of one in `WEIGHT_FUNCTIONS`."""
 
 NEGLIGIBLE = 1e-290
-"""Sums of h below this value have lost digits to underflow. Samplers treat such weights as zeros:
-they draw uniformly, which is unbiased for any weights."""
+"""Sums of h below this value may have lost digits to underflow (float64 has full precision down to
+2e-308). Samplers treat such weights as zeros and draw uniformly, which is always unbiased."""
 
 WEIGHT_FUNCTIONS: dict[str, WeightFunction] = {
     "abs": torch.abs,
     "square": torch.square,
     "sqrt": lambda w: w.abs().sqrt(),
 }
+"""The weight functions that have a name."""
 
 
 def weight_function(h: H) -> WeightFunction:
-    """The callable behind `h`: a name, or a callable that is checked (Definition 3.3).
+    """The weight function with the name `h`, or `h` itself after a check (Definition 3.3).
 
-    The definition asks for an even h with h(0) = 0. It must also be positive elsewhere: a T whose
-    edges all have h = 0 is never drawn, and if their weights are not zero the estimate is biased.
+    The definition requires an even h with h(0) = 0. It must also be positive elsewhere: a T whose
+    edges all have h = 0 is never drawn, and the estimate is biased unless their weights are zero.
 
     Args:
         h: "abs", "square", "sqrt", or a function that maps a tensor entry by entry.
@@ -52,12 +56,12 @@ def weight_function(h: H) -> WeightFunction:
 
 
 def h_values(h: H, w: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """The values of h on some weights, in float64: a half's square would overflow or vanish."""
+    """H of each weight, in float64, because squares of half precisions overflow or underflow."""
     w = w.to(torch.float64)
     values = weight_function(h)(w)
-    # Powers of a tiny weight may underflow: that is rounding, and not a hole of h.
-    if not isinstance(h, str) and (hole := (values <= 0) & (w.abs() > 1e-50)).any():
-        at = w[hole][0].item()
+    # Powers of a tiny weight may underflow; that is rounding and no zero of h.
+    if not isinstance(h, str) and (zeros := (values <= 0) & (w.abs() > 1e-50)).any():
+        at = w[zeros][0].item()
         raise WeightFunctionError(
             f"`h` must be positive away from zero, or the estimate is biased: got h({at:g}) <= 0. "
             "Use e.g. h='abs'."
@@ -67,7 +71,7 @@ def h_values(h: H, w: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 @lru_cache(maxsize=64)
 def _check(h: WeightFunction) -> None:
-    """Try `h` on a fixed grid of 25 magnitudes between 1e-6 and 1e6 and at zero."""
+    """Check `h` on a grid of 25 magnitudes between 1e-6 and 1e6 and at zero."""
     x = torch.logspace(-6, 6, 25, dtype=torch.float64)
     plus, minus, zero = h(x), h(-x), h(torch.zeros(1, dtype=torch.float64))
     if not isinstance(plus, Tensor) or plus.shape != x.shape or not torch.isfinite(plus).all():
@@ -75,11 +79,11 @@ def _check(h: WeightFunction) -> None:
             "`h` must return a tensor with one finite number for each entry: got "
             f"{_describe(plus)} for {_describe(x)}. Use entrywise torch functions."
         )
-    alone = torch.cat([h(value[None]) for value in x])
-    if not torch.allclose(alone, plus, rtol=1e-9, atol=0.0):
+    one_by_one = torch.cat([h(value[None]) for value in x])
+    if not torch.allclose(one_by_one, plus, rtol=1e-9, atol=0.0):
         raise WeightFunctionError(
-            "`h` must map each entry by itself: its values change with the other entries. "
-            "Normalise outside of h; a factor on h changes nothing."
+            "`h` must map each entry independently: its values change with the other entries. "
+            "Do not normalise in h; a constant factor on h changes nothing."
         )
     uneven = ~torch.isclose(plus, minus, rtol=1e-9, atol=0.0)
     if uneven.any():

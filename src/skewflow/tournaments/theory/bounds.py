@@ -1,4 +1,4 @@
-r"""How balanced Omega is, and what that says of the largest h(G_T) (Sec. 3.2.1, Sec. 9.2)."""
+r"""Balance of Omega and bounds on the largest h(G_T) (Sec. 3.2.1, Sec. 9.2)."""
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from .enumeration import enumerate_partitions
 def balance(W: EdgeWeights, beta: float, h: H = "abs") -> float:
     r"""The largest $\alpha$ for which $\Omega$ is $(\alpha, \beta, h)$-balanced (Sec. 3.2.1).
 
-    The fraction of all $d^2$ entries, diagonal included, with $h \ge \beta \max h$.
+    It is the fraction of all $d^2$ entries, diagonal included, with $h \ge \beta \max h$.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 4, 4], [-4, 0, 1], [-4, -1, 0]]))
@@ -30,10 +30,10 @@ def balance(W: EdgeWeights, beta: float, h: H = "abs") -> float:
 def balanced_tau_ratio(d: int, block_size: BlockSize, alpha: float, beta: float) -> float:
     r"""$\rho = \min(1, \frac{s-1}{d\alpha\beta})$ of version II (Algorithm 1).
 
-    $\tau^* \le \rho\|h(\Omega)\|_1$ holds if $\Omega$ is $(\alpha, \beta, h)$-balanced. Tighter
-    than the paper's $\frac{s}{d\alpha\beta}$: $\tau^* \le d(s-1)\max h$ and
-    $\|h(\Omega)\|_1 \ge \alpha\beta d^2 \max h$. Above 1 version I is the better choice, hence the
-    minimum.
+    If $\Omega$ is $(\alpha, \beta, h)$-balanced, $\tau^* \le \rho\|h(\Omega)\|_1$, because
+    $\tau^* \le d(s-1)\max h$ and $\|h(\Omega)\|_1 \ge \alpha\beta d^2 \max h$. This is tighter than
+    the paper's $\frac{s}{d\alpha\beta}$. A ratio above 1 makes version I the better choice, hence
+    the minimum.
 
     Example:
         >>> balanced_tau_ratio(8, 2, alpha=0.5, beta=0.5)
@@ -48,8 +48,9 @@ def balanced_tau_ratio(d: int, block_size: BlockSize, alpha: float, beta: float)
 def heavy_partition(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> Partition:
     """A partition with a large h(G_T), found greedily in O(d^2) given Omega (not in the paper).
 
-    Each block starts from the heaviest edge among the free rows and takes the row with most weight
-    to it until it is full. A lower bound on tau*, as `certified_tau` is an upper one.
+    Each block starts with the heaviest edge of the free rows and then takes the row with the most
+    weight to it until it is full. Twice its weight is a lower bound on tau*; `certified_tau` is an
+    upper bound.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -64,11 +65,11 @@ def heavy_partition(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> Part
         for _ in range(count):
             first = int(torch.where(free, (values * free).amax(1), -torch.inf).argmax())
             free[first] = False
-            block, pull = [first], values[first].clone()
+            block, weight_to_block = [first], values[first].clone()
             while len(block) < size:
-                row = int(torch.where(free, pull, -torch.inf).argmax())
+                row = int(torch.where(free, weight_to_block, -torch.inf).argmax())
                 free[row] = False
-                pull += values[row]
+                weight_to_block += values[row]
                 block.append(row)
             order += block
     rows = torch.tensor(order, device=W.device)
@@ -88,10 +89,10 @@ def tau_star(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
 
 
 def certified_tau(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
-    r"""An upper bound on $\tau^*$ that always holds, in $O(d^2)$ given $\Omega$ (not in the paper).
+    r"""An upper bound on $\tau^*$ for any $\Omega$, in $O(d^2)$ given $\Omega$ (not in the paper).
 
-    The least of: the sum over rows of their s - 1 largest entries of $h(\Omega)$; twice the m
-    largest of the triangle; $\|h(\Omega)\|_1$.
+    It is the minimum of three bounds: the sum over all rows of their s - 1 largest entries of
+    $h(\Omega)$, twice the sum of the m largest entries of the triangle, and $\|h(\Omega)\|_1$.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 3, 0, 0], [-3, 0, 2, 0], [0, -2, 0, 1],
@@ -104,7 +105,7 @@ def certified_tau(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
 
 
 def certified_norm(W: EdgeWeights, block_size: BlockSize) -> float:
-    r"""An upper bound on $\max_T \sqrt{\sum_{e \in T} w_e^2}$ that always holds (not in the paper).
+    r"""An upper bound on $\max_T \sqrt{\sum_{e \in T} w_e^2}$ for any $\Omega$ (not in the paper).
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 3, 0, 0], [-3, 0, 2, 0], [0, -2, 0, 1],
@@ -118,9 +119,9 @@ def certified_norm(W: EdgeWeights, block_size: BlockSize) -> float:
 def gamma(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
     r"""$\gamma_\Omega(s, d, h)$: the sum of the 2m largest entries of $h(\Omega)$ (Sec. 9.2).
 
-    $\tau^* \le \gamma$ needs $2m = d(s-1)$ entries of the full matrix, which is twice the m largest
-    of the triangle. The paper sums only $\frac ds\binom s2 = m$ of the full matrix, and that can
-    fall to $\tau^*/2$.
+    $\tau^* \le \gamma$ needs $2m = d(s-1)$ entries of the full matrix, twice the m largest of the
+    triangle. The paper sums only $\frac ds\binom s2 = m$ of the full matrix, which can be as small
+    as $\tau^*/2$.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 3, 0, 0], [-3, 0, 2, 0], [0, -2, 0, 1],
@@ -137,7 +138,8 @@ def gamma(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
 def rho(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
     r"""$\rho = \|h(\Omega)\|_1 / \gamma_\Omega(s, d, h)$ of the ablation (Sec. 9.2).
 
-    The paper draws it beside d/s; a large value says that version II of Algorithm 1 accepts often.
+    The paper plots it together with d/s. A large value means that version II of Algorithm 1 accepts
+    often.
 
     Example:
         >>> W = EdgeWeights.of(torch.ones(4, 4).triu(1) - torch.ones(4, 4).tril(-1))
@@ -146,7 +148,7 @@ def rho(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
     """
     norm = W.h_norm(h)
     if norm == 0.0:
-        raise ValueError("`rho` needs an Omega that is not zero: every weight is 0.")
+        raise ValueError("`rho` needs an Omega that is not zero: got one whose weights are all 0.")
     return norm / gamma(W, block_size, h)
 
 

@@ -1,4 +1,4 @@
-r"""Covering families in general: the matrix M of Eq. 6 and the optimal law on it (Lemma 3.2)."""
+r"""General covering families: the matrix M of Eq. 6 and the optimal law (Lemma 3.2)."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ from ..tournament import Tournament
 def covering_matrix(partitions: Sequence[Partition]) -> Float[Tensor, "d d"]:
     r"""$M_{ij} = 1/\#\{T : ij \in E(G_T)\}$ of a covering family, in float64 (Eq. 6).
 
-    Constant off the diagonal (a *homogeneous* family) for all of T_s, where it is 1/W, and for a
-    non-intersecting family, where it is 1. The diagonal is 1.
+    The diagonal is 1. The other entries are constant for a *homogeneous* family: 1/W for all of
+    T_s and 1 for a non-intersecting family.
 
     Raises:
-        FamilyError: If an edge lies in no partition: then no weights make the estimate unbiased.
+        FamilyError: If an edge lies in no partition, so that no weights make the estimate unbiased.
 
     Example:
         >>> covering_matrix([Partition.of([[0, 1, 2]]), Partition.of([[0, 1], [2]])])[0]
@@ -72,7 +72,7 @@ def covering_estimate(partition: Partition, p: float, M: Float[Tensor, "d d"]) -
 def optimal_probabilities(partitions: Sequence[Partition], W: EdgeWeights) -> Float[Tensor, "n"]:
     r"""The variance-minimising $p_T \propto \sqrt{\sum_{e\in T} (M\odot\Omega)_e^2}$ (Lemma 3.2).
 
-    Optimal among the weights of Eq. 6; Horvitz-Thompson weights can do better.
+    They are optimal for the weights of Eq. 6; Horvitz-Thompson weights can have less variance.
 
     Example:
         >>> from skewflow.tournaments import round_robin
@@ -87,6 +87,6 @@ def optimal_probabilities(partitions: Sequence[Partition], W: EdgeWeights) -> Fl
         i, j = partition.edges().cpu().unbind(-1)
         norms.append(scaled[i, j].norm())
     a = torch.stack(norms)
-    if a.sum() == 0:  # Omega = 0: any law will do
+    if a.sum() == 0:  # Omega = 0: any law is optimal
         a = torch.ones_like(a)
     return a / a.sum()

@@ -1,4 +1,4 @@
-"""Every member of T_s once, for exact sums at small d."""
+"""All members of T_s, for exact sums at small d."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -8,7 +8,7 @@ from ..partitions import BlockSize, Partition, block_sizes
 from .counting import num_partitions
 
 LIMIT = 200_000
-"""Most outcomes that an exact enumeration lists."""
+"""Largest number of outcomes of an exact enumeration; it takes about five seconds."""
 
 
 def enumerate_partitions(d: int, block_size: BlockSize) -> Iterator[Partition]:
@@ -16,7 +16,7 @@ def enumerate_partitions(d: int, block_size: BlockSize) -> Iterator[Partition]:
 
     Args:
         d: Number of rows.
-        block_size: As in `block_sizes`; uneven sizes are allowed.
+        block_size: As in `block_sizes`; unequal sizes are allowed.
 
     Raises:
         TooLargeError: If there are more than 200,000 of them.
@@ -31,7 +31,7 @@ def enumerate_partitions(d: int, block_size: BlockSize) -> Iterator[Partition]:
 
 
 def check_size(outcomes: int, what: str) -> None:
-    """Refuse to list more than `LIMIT` outcomes."""
+    """Raise if there are more than `LIMIT` outcomes."""
     if outcomes > LIMIT:
         raise TooLargeError(
             f"enumeration is for small d: {what} number about 1e{len(str(outcomes)) - 1}, the "
@@ -40,7 +40,7 @@ def check_size(outcomes: int, what: str) -> None:
 
 
 def _complete(rows: tuple[int, ...], counts: dict[int, int]) -> Iterator[list[tuple[int, ...]]]:
-    """Partitions of `rows` by size counts: the smallest row's block first, then the rest."""
+    """Partitions of `rows` with these size counts: the block of the first row, then the others."""
     if not rows:
         yield []
         return

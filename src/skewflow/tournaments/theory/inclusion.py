@@ -17,12 +17,12 @@ def h_regular_inclusion(
     r"""$\pi_{ij} = P(ij \in T)$ under the h-regular law, for the edges of `partition`.
 
     $\pi_{ij} = [h_{ij} + a(R_i + R_j - 2h_{ij}) + \kappa(H - R_i - R_j + h_{ij})] / H$ with row
-    sums R, $H = \frac12\sum R$, and $a, \kappa$ of `joint_edge_probabilities`. Weighting an edge by
-    $1/\pi$ instead of $1/(W p_T)$ is unbiased too and never has more variance, by the inequality
-    of arithmetic and harmonic means (not in the paper).
+    sums R, $H = \frac12\sum R$, and $a, \kappa$ of `joint_edge_probabilities`. Weights $1/\pi$
+    instead of $1/(W p_T)$ are unbiased too and never have more variance, by the inequality of
+    arithmetic and harmonic means (not in the paper).
 
     Returns:
-        One (l, s, s) tensor for each block size, 1 on the diagonals.
+        One (l, s, s) tensor for each block size, with diagonals of 1.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],

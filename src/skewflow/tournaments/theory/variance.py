@@ -15,7 +15,7 @@ from .enumeration import enumerate_partitions
 
 
 def exact_variance(law: Law, W: EdgeWeights) -> float:
-    r"""$\sum_T p_T \|\hat\Omega_T - \Omega\|_F^2$ over all outcomes of a law (as in Lemma 3.2).
+    r"""The variance $\sum_T p_T \|\hat\Omega_T - \Omega\|_F^2$ of a law (the one of Lemma 3.2).
 
     Example:
         >>> from skewflow.samplers import Uniform
@@ -29,10 +29,10 @@ def exact_variance(law: Law, W: EdgeWeights) -> float:
 
 
 def uniform_variance(W: EdgeWeights, block_size: BlockSize) -> float:
-    r"""$\frac{d-s}{s-1}\|\Omega\|_F^2$ of the uniform law (Lemma 9.6); $(1/P(e) - 1)$ if uneven.
+    r"""The variance $\frac{d-s}{s-1}\|\Omega\|_F^2$ of the uniform law (Lemma 9.6).
 
-    Lemma 9.5 gives the same for the h-regular law with $h(x) = x^2$, if no $h(G_T)$ is zero: it
-    buys nothing.
+    For unequal sizes the factor is $1/P(e) - 1$ (not in the paper). By Lemma 9.5 the h-regular law
+    with $h(x) = x^2$ has the same variance if no $h(G_T)$ is zero.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -46,8 +46,8 @@ def uniform_variance(W: EdgeWeights, block_size: BlockSize) -> float:
 def h_regular_variance(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> float:
     r"""The variance of the h-regular law on T_s (Lemma 9.4).
 
-    $\frac{\|h(\Omega)\|_1}{2W}\sum_T \frac{\|\Omega[T]\|_F^2}{h(G_T)} - \|\Omega\|_F^2$.
-    The sum runs over all of T_s, so this is for small d.
+    $\frac{\|h(\Omega)\|_1}{2W}\sum_T \frac{\|\Omega[T]\|_F^2}{h(G_T)} - \|\Omega\|_F^2$,
+    a sum over all of T_s and thus for small d.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -67,7 +67,7 @@ def h_regular_variance(W: EdgeWeights, block_size: BlockSize, h: H = "abs") -> f
 def optimal_variance(W: EdgeWeights, block_size: BlockSize) -> float:
     r"""The least variance of a law on T_s with weights $1/(W p_T)$ (Lemma 3.2).
 
-    $\frac{2}{W^2}\left(\sum_T \sqrt{\sum_{e\in T} w_e^2}\right)^2 - \|\Omega\|_F^2$; small d only.
+    $\frac{2}{W^2}\left(\sum_T \sqrt{\sum_{e\in T} w_e^2}\right)^2 - \|\Omega\|_F^2$, for small d.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -100,7 +100,7 @@ def family_h_variance(W: EdgeWeights, family: Family, h: H = "abs") -> float:
     r"""The variance on a non-intersecting family with $p_T \propto h(G_T)$ (Lemma 9.7, corrected).
 
     $2K\sum_e w_e^2 / K(e) - \|\Omega\|_F^2$, where K(e) is h(G_T) of the member that holds e and K
-    the sum over all edges. The paper's print lacks the factor 2.
+    is the sum of h over all edges. The paper omits the factor 2.
 
     Example:
         >>> from skewflow.tournaments import round_robin
@@ -116,10 +116,11 @@ def family_h_variance(W: EdgeWeights, family: Family, h: H = "abs") -> float:
 
 
 def sweep_variance(W: EdgeWeights, num_classes: int, m: int, *, replacement: bool) -> float:
-    r"""The variance of m uniform members of a non-intersecting family, averaged, in one step.
+    r"""The variance of the mean of m uniform members of a family of n (not in the paper).
 
-    With n members: $\frac{n-1}{m}\|\Omega\|_F^2$ with replacement, $(\frac nm - 1)\|\Omega\|_F^2$
-    without, which is zero for a full sweep m = n (not in the paper).
+    The family is non-intersecting. With replacement the variance is
+    $\frac{n-1}{m}\|\Omega\|_F^2$. Without replacement it is $(\frac nm - 1)\|\Omega\|_F^2$, which
+    is zero for a full sweep m = n.
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
@@ -135,7 +136,7 @@ def sweep_variance(W: EdgeWeights, num_classes: int, m: int, *, replacement: boo
 
 
 def horvitz_thompson_variance(W: EdgeWeights, inclusion: Float[Tensor, "d d"]) -> float:
-    r"""$2\sum_{i<j} w_{ij}^2 (1/\pi_{ij} - 1)$: edgewise weights $1/\pi$ (not in the paper).
+    r"""The variance $2\sum_{i<j} w_{ij}^2 (1/\pi_{ij} - 1)$ of weights $1/\pi$ (not in the paper).
 
     Example:
         >>> W = EdgeWeights.of(torch.tensor([[0., 5, 1, 0], [-5, 0, 0, 1], [-1, 0, 0, 2],
