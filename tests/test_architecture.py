@@ -35,11 +35,10 @@ ENTRY = "skewflow/__main__.py"
 INTERNALS = {
     "_files": "files of runs and checkpoints have one format",
     "_validate": "drivers refuse bad arguments with the library's messages",
+    "es._messages": "Ray's workers are the local workers in other processes",
     "es._process": "Ray's workers are the local workers in other processes",
-    "es._worker": "Ray's workers are the local workers in other processes",
     "es.objective": "policies have the parameters of an objective",
     "es.pickling": "Ray's workers are the local workers in other processes",
-    "es.workers": "Ray's workers are the local workers in other processes",
     "geometry.matrices": "rivals step the same matrix view of a weight as the optimisers",
     "geometry.precision": "problems are evaluated without TF32, as the optimisers step",
     "kernels._runtime.numba_loops": "the loops of Table 2 are compiled as the kernels are",

@@ -19,7 +19,7 @@ from es import objectives
 from es.test_strategy import advance, pair
 from skewflow.errors import NonFiniteReturnError, WorkerError
 from skewflow.es import EvolutionStrategy, InProcess, LocalWorkers
-from skewflow.es._worker import portable
+from skewflow.es._messages import picklable
 
 GENERATIONS = 2
 PATIENCE = 1.0
@@ -159,7 +159,7 @@ from skewflow.es import LocalWorkers
 
 folder, keeps_lock = Path(sys.argv[1]), sys.argv[2] == "True"
 workers = LocalWorkers(Stuck(folder, keeps_lock), 1)
-start = workers._slots[0].start
+start = workers._workers[0].start
 
 def start_and_fork(*args):
     start(*args)
@@ -168,7 +168,7 @@ def start_and_fork(*args):
         os._exit(0)
 
 if not keeps_lock:
-    workers._slots[0].start = start_and_fork
+    workers._workers[0].start = start_and_fork
 workers.evaluate(simple().ask())
 """
 
@@ -260,7 +260,7 @@ def test_workers_at_work_refuse_another_generation():
 
 def test_a_second_interrupt_leaves_no_old_answer_to_the_next_generation(monkeypatch):
     def interrupt(*args):
-        if any(slot.task for slot in workers._slots):
+        if any(worker.task for worker in workers._workers):
             raise KeyboardInterrupt
         return wait(*args)
 
@@ -307,7 +307,7 @@ def test_a_crash_loop_ends_in_an_error_and_nothing_learned_is_lost():
         assert strategy.tell(here.evaluate(strategy.ask())).generation == 1
 
 
-def test_deaths_before_a_worker_was_ready_are_forgotten_when_all_are_ended(tmp_path):
+def test_closing_resets_the_count_of_deaths_before_a_worker_is_ready(tmp_path):
     generation = simple().ask()
     with LocalWorkers(objectives.Newborn(tmp_path, fatal=(1, 2, 3, 4)), 1) as workers:
         with pytest.raises(WorkerError, match="3 in a row died before they were"):
@@ -315,12 +315,12 @@ def test_deaths_before_a_worker_was_ready_are_forgotten_when_all_are_ended(tmp_p
         assert len(workers.evaluate(generation)) == 6  # the fourth dies, the fifth does not
 
 
-def test_the_death_of_an_idle_worker_is_none_before_it_was_ready(tmp_path):
+def test_the_death_of_an_idle_worker_is_not_counted(tmp_path):
     generation = simple().ask()
 
     def kill_the_idle(done):
         if done == 1:
-            (idle,) = [slot for slot in workers._slots if slot.task is None]
+            (idle,) = [worker for worker in workers._workers if worker.task is None]
             os.kill(idle.process.pid, signal.SIGKILL)
 
     with LocalWorkers(objectives.Meeting(tmp_path, fatal=(3, 4)), 2) as workers:
@@ -368,10 +368,10 @@ def test_an_error_in_a_worker_is_raised_here(objective, error, text):
 
 
 def test_an_error_that_cannot_be_pickled_travels_as_its_text():
-    error, text = portable(objectives.UnpicklableError("a", "b"))
+    error, text = picklable(objectives.UnpicklableError("a", "b"))
     assert isinstance(error, RuntimeError) and str(error) == "UnpicklableError: a"
     assert "UnpicklableError" in text
-    same, _ = portable(NonFiniteReturnError("c"))
+    same, _ = picklable(NonFiniteReturnError("c"))
     assert isinstance(same, NonFiniteReturnError)
 
 

@@ -13,7 +13,7 @@ from helpers import assert_close, randn, random_stiefel
 from skewflow.errors import BalanceError
 from skewflow.kernels import rotate_blocks
 from skewflow.samplers import Balanced, HRegular, balanced
-from skewflow.samplers.balanced import Numbers, edges_of
+from skewflow.samplers.balanced import RandomNumbers, edges_of
 from skewflow.tournaments import EdgeWeights, block_sizes
 from skewflow.tournaments.theory import balance
 from skewflow_lab.measure.flops import FlopCounter
@@ -60,7 +60,7 @@ def outcomes(sampler, omega, first):
     ):
         p *= accepted[tried].item() / accepted.sum().item() / len(orders) / pairs**r
         edges = torch.tensor([*first, *second, tried])
-        numbers = Numbers(edges, torch.zeros(1).double(), torch.tensor(rest).long(), place)
+        numbers = RandomNumbers(edges, torch.zeros(1).double(), torch.tensor(rest).long(), place)
         W = lazy(omega)
         attempt = sampler._attempt_on_cpu if sampler.h == "abs" else sampler._attempt
         found = attempt(W, sizes, numbers)
@@ -112,7 +112,7 @@ def test_an_edge_is_accepted_with_probability_h_over_the_bound(h, generator):
         mean, size = omega[i, j].abs().tolist()
         q = size / (sampler.limit(d) * mean)
         for threshold, kept in ((q * (1 - 1e-9), True), (q * (1 + 1e-9), False)):
-            numbers = Numbers(
+            numbers = RandomNumbers(
                 torch.tensor([first, 0, tried]),
                 torch.tensor([threshold], dtype=torch.float64),
                 torch.tensor([1, 0]),
@@ -168,8 +168,8 @@ MESSAGE = (
 @pytest.mark.parametrize("where", ["first mean", "trial", "second mean", "partition"])
 @pytest.mark.parametrize("h", ["abs", absolute])
 def test_an_entry_above_the_bound_is_refused_wherever_it_is_read(where, h):
-    # Numbers 0, 1 and 8 are the edges (0, 1), which is heavy, (0, 2) and (2, 3). The last one is
-    # completed by (0, 1).
+    # The numbers 0, 1 and 8 are the edges (0, 1), which is heavy, (0, 2) and (2, 3). The last one
+    # is completed by (0, 1).
     edges = {
         "first mean": [1] * 299 + [0] + [1] * 301,
         "trial": [1] * 600 + [0],
@@ -182,7 +182,7 @@ def test_an_entry_above_the_bound_is_refused_wherever_it_is_read(where, h):
     sampler = Balanced(2, h, num_samples=300)
     attempt = sampler._attempt_on_cpu if h == "abs" else sampler._attempt
     threshold = torch.zeros(1, dtype=torch.float64)
-    numbers = Numbers(torch.tensor(edges), threshold, torch.tensor([0, 1]), 0)
+    numbers = RandomNumbers(torch.tensor(edges), threshold, torch.tensor([0, 1]), 0)
     with pytest.raises(BalanceError, match=MESSAGE):
         attempt(lazy(omega), block_sizes(4, 2), numbers)
 

@@ -1,4 +1,4 @@
-"""One worker process at a time, and what it is doing."""
+"""A worker process and the state of its work."""
 
 import os
 import pickle
@@ -16,26 +16,25 @@ from ._worker import main
 from .generation import Generation, Task
 
 LIBRARY_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Libraries read these when a process loads them, so a worker must have them from the start.
+"""Environment variables for the number of threads. Libraries read them when they are loaded, so a
+worker must have them from its start. The worker sets numba's variable itself, because numba in this
+process might read it while it is set here."""
 
-numba's variable is set by the worker: while it is set here, numba may read it here as well.
-"""
 
-
-class Slot:
-    """A place for one process; a dead one is replaced."""
+class WorkerProcess:
+    """One worker; after its process has died, `start` starts another one in its place."""
 
     def __init__(self) -> None:
         self.process: SpawnProcess | None = None
         self.connection: Connection | None = None
         self.ready = False
         self.task: Task | None = None
-        self.holds: Generation | None = None
+        self.generation: Generation | None = None
         self.deaths = 0
-        self.since = 0.0
+        self.waiting_since = 0.0
 
     def start(self) -> None:
-        """Start a process; it asks for its objective when it runs."""
+        """Start a process, which asks for its objective when it runs."""
         context = get_context("spawn")  # a fork of a process with threads may hang
         connection, theirs = context.Pipe()
         process = context.Process(target=main, args=(theirs,), daemon=True)
@@ -43,36 +42,36 @@ class Slot:
             with _environment_of_a_worker():
                 process.start()
         finally:
-            theirs.close()  # or the end of the worker would never show on our side
+            theirs.close()  # otherwise the end of the worker would not close our side
         self.process, self.connection = process, connection
-        self.ready, self.task, self.holds = False, None, None
-        self.since = time.monotonic()
+        self.ready, self.task, self.generation = False, None, None
+        self.waiting_since = time.monotonic()
 
     def send_objective(self, pickled: bytes) -> None:
-        """Answer its first message."""
+        """Answer the first message of the process."""
         assert self.connection is not None
         self.connection.send_bytes(pickled)
 
     def send(self, generation: Generation, pickled: bytes, task: Task) -> None:
-        """Give it a task, and the generation if it has another one."""
+        """Send a task, and the generation unless the process has it."""
         assert self.connection is not None
-        self.task, self.since = task, time.monotonic()
-        sent = None if self.holds is generation else pickled
+        self.task, self.waiting_since = task, time.monotonic()
+        sent = None if self.generation is generation else pickled
         self.connection.send_bytes(pickle.dumps((sent, task)))
-        self.holds = generation
+        self.generation = generation
 
     @property
     def busy(self) -> bool:
-        """An answer is due."""
+        """Whether an answer of the process is expected."""
         return self.connection is not None and not (self.ready and self.task is None)
 
     def receive(self) -> Any:
-        """Its next message."""
+        """The next message of the process."""
         assert self.connection is not None
         return pickle.loads(self.connection.recv_bytes())
 
     def stop(self) -> int | None:
-        """End the process if it is not over; its exit code."""
+        """End the process if it still runs; its exit code."""
         if self.process is None:
             return None
         if self.connection is not None:
@@ -92,16 +91,18 @@ _starting = Lock()
 
 @contextmanager
 def _environment_of_a_worker() -> Iterator[None]:
-    """What a process inherits that is started meanwhile; afterwards all is as it was.
+    """Context with the environment for a process that is started in it, restored afterwards.
 
-    The environment belongs to the whole process, so that only one thread at a time may do this.
+    The environment belongs to the whole process, so only one thread at a time may change it.
     """
     with _starting:
         before = {name: os.environ.get(name) for name in LIBRARY_THREADS}
         os.environ.update(dict.fromkeys(LIBRARY_THREADS, "1"))
         namespace = vars(sys.modules["__main__"])
         file = namespace.get("__file__")
-        if file is not None and not os.path.exists(file):  # "<stdin>", which a worker would open
+        if file is not None and not os.path.exists(
+            file
+        ):  # such as "<stdin>", which a worker would try to open
             del namespace["__file__"]
         try:
             yield

@@ -1,10 +1,9 @@
-"""What runs in a worker process: tasks in, outcomes out, until the pipe is closed."""
+"""The program of a worker process: it receives tasks and sends outcomes until the pipe closes."""
 
 import os
 import pickle
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -13,31 +12,26 @@ from threading import Thread
 
 import torch
 
-from .generation import Generation, Task
-from .objective import Objective
+from ._messages import answer, picklable
+from .generation import Generation
 from .pickling import load_objective
 
 
-class RemoteError(Exception):
-    """The traceback of an error that was raised in another process, as its cause."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 def main(connection: Connection) -> None:
-    """Serve one parent; ends when the parent closes the pipe or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group: the parent ends
+    """Serve one parent, until it closes the pipe or ends."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole process group; the parent handles it
     end_with_parent()
     use_one_thread()
-    with suppress(EOFError, OSError):  # the parent is gone
+    with suppress(EOFError, OSError):  # the parent has ended
         _serve(connection)
 
 
 def end_with_parent() -> None:
-    """End this process as soon as its parent is gone, also in the middle of an evaluation.
+    """End this process as soon as its parent ends, also during an evaluation.
 
-    Processes that an evaluation itself has started are not ended.
+    Processes that an evaluation has started are not ended.
     """
     parent = parent_process()
     assert parent is not None
@@ -45,8 +39,8 @@ def end_with_parent() -> None:
         from fcntl import F_GETFL, F_SETFL, F_SETOWN, F_SETSIG, fcntl
 
         # The kernel sends this signal when the parent's end of the pipe is closed, so it also ends
-        # a worker whose evaluation keeps the interpreter's lock, as compiled code may. The death
-        # signal of prctl would come already when the thread that has started the worker ends.
+        # a worker whose evaluation holds the interpreter's lock, as compiled code may do. The death
+        # signal of prctl would already come when the thread that started the worker ends.
         with suppress(OSError):
             fcntl(parent.sentinel, F_SETSIG, signal.SIGKILL)
             fcntl(parent.sentinel, F_SETOWN, os.getpid())
@@ -55,16 +49,16 @@ def end_with_parent() -> None:
 
 
 def _exit_after(parent: BaseProcess) -> None:
-    # A forked child of the parent holds its end of the pipe as well, hence the second condition.
+    # A forked child of the parent holds its end of the pipe too, hence the second condition.
     while parent.is_alive() and os.getppid() == parent.pid:
         parent.join(1.0)
     os._exit(1)
 
 
 def use_one_thread() -> None:
-    """Compute on one thread: sums over several threads end in other digits."""
+    """Compute on one thread, because sums over several threads round differently."""
     torch.set_num_threads(1)
-    if "numba" in sys.modules:  # imported by the script, and its threads may run already
+    if "numba" in sys.modules:  # the script has imported it, and its threads may run already
         sys.modules["numba"].set_num_threads(1)
     else:
         os.environ["NUMBA_NUM_THREADS"] = "1"
@@ -76,7 +70,7 @@ def _serve(connection: Connection) -> None:
     try:
         objective = load_objective(pickled)
     except Exception as error:
-        connection.send_bytes(pickle.dumps(("raised", *portable(error))))
+        connection.send_bytes(pickle.dumps(("raised", *picklable(error))))
         return
     connection.send_bytes(pickle.dumps(("ready",)))
     generation: Generation | None = None
@@ -86,26 +80,3 @@ def _serve(connection: Connection) -> None:
             generation = pickle.loads(sent)
         assert generation is not None
         connection.send_bytes(answer(objective, generation, task))
-
-
-def answer(objective: Objective, generation: Generation, task: Task) -> bytes:
-    """What goes back for a task, pickled: ("done", outcome), or ("raised", error, traceback)."""
-    # Plain pickle: that of multiprocessing would put tensors into shared memory.
-    try:
-        return pickle.dumps(("done", generation.evaluate(objective, task)))
-    except SystemExit as ended:
-        rule = f"an evaluation must return a number: it called sys.exit({ended.code!r})."
-        trace = "".join(traceback.format_exception(ended))
-        return pickle.dumps(("raised", RuntimeError(rule), trace))
-    except Exception as error:
-        return pickle.dumps(("raised", *portable(error)))
-
-
-def portable(error: Exception) -> tuple[Exception, str]:
-    """The error, or one that can be pickled in its place, and its traceback."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    return error, text

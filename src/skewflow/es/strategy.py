@@ -152,7 +152,7 @@ class EvolutionStrategy:
         if len(held) != len(self.params):
             raise ValueError(
                 f"the optimisers must hold the parameters and nothing else: they hold {len(held)}, "
-                f"and there are {len(self.params)}. Pass the others in `params`, or to no optimiser."
+                f"and there are {len(self.params)}. Pass the others in `params` too."
             )
 
     def ask(self) -> Generation:

@@ -1,57 +1,75 @@
-"""Who evaluates: this process, or local processes that may die at any time."""
+"""Evaluation of tasks in this process, or in local worker processes that may die at any time."""
 
 import math
 import pickle
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from multiprocessing.connection import wait
 from threading import Lock
-from typing import Any
 
 import torch
 
 from .. import _validate
 from ..errors import WorkerError
-from ._process import Slot
-from ._worker import RemoteError
+from ._messages import MAX_DEATHS, outcome_of, repeated_death
+from ._process import WorkerProcess
 from .generation import Generation, Task
 from .objective import Objective, Outcome, PlainFunction, as_objective
 from .pickling import pickled_objective
 
-DEATHS = 3
-"""A task that has taken as many workers with it, or a worker that has died as often before it was
-ready, is not tried again."""
-
-START = 600.0
-"""Seconds that a worker may take to be ready, if the patience with its tasks is not longer."""
+START_PATIENCE = 600.0
+"""Seconds that a worker may take to start, unless `patience` is longer: imports on a busy machine
+with a slow disk take minutes."""
 
 
 class Workers(ABC):
-    """Evaluates the tasks of a generation; the outcomes come in the order of the tasks.
+    """Evaluates the tasks of a generation (not in the paper).
 
-    A context manager: leaving it ends what it has started.
+    Subclasses say how. A `Workers` is a context manager that calls `close` at its end.
     """
 
-    @abstractmethod
     def evaluate(
         self,
         generation: Generation,
         tasks: Sequence[Task] | None = None,
         on_task: Callable[[int], None] = lambda done: None,
     ) -> list[Outcome]:
-        """Do these tasks, or all of the generation.
+        """The outcomes of tasks, in the order of the tasks.
 
         Args:
-            generation: Where the tasks are.
+            generation: The generation of the tasks.
             tasks: Some of its tasks; all of them when omitted.
-            on_task: Called with the number of tasks done so far whenever one is.
+            on_task: Called after each task with the number of tasks done so far.
+
+        Raises:
+            WorkerError: If workers die or hang repeatedly at the same task, or before they are
+                ready; no earlier generation is lost. Also if another thread, or `on_task`,
+                evaluates with the same workers at the same time.
+            Exception: An error of the objective; its cause is the worker's traceback.
+        """
+        wanted = tuple(generation.tasks if tasks is None else tasks)
+        outcomes: dict[int, Outcome] = {}
+        with closing(self._outcomes(generation, wanted)) as arriving:
+            for task, outcome in arriving:
+                outcomes[task.number] = outcome
+                on_task(len(outcomes))
+        return [outcomes[task.number] for task in wanted]
+
+    @abstractmethod
+    def _outcomes(
+        self, generation: Generation, tasks: Sequence[Task]
+    ) -> Generator[tuple[Task, Outcome], None, None]:
+        """Evaluate tasks and yield each with its outcome, in any order.
+
+        If an error occurs here or in the caller, the generator ends the tasks that still run.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """End what was started; nothing is lost by it."""
+        """End the processes that were started; nothing is lost."""
 
     def __enter__(self) -> "Workers":
         return self
@@ -81,49 +99,41 @@ class InProcess(Workers):
     def __init__(self, objective: PlainFunction | Objective) -> None:
         self.objective = as_objective(objective)
 
-    def evaluate(
-        self,
-        generation: Generation,
-        tasks: Sequence[Task] | None = None,
-        on_task: Callable[[int], None] = lambda done: None,
-    ) -> list[Outcome]:
-        """Do these tasks, or all of the generation."""
-        outcomes = []
+    def _outcomes(
+        self, generation: Generation, tasks: Sequence[Task]
+    ) -> Generator[tuple[Task, Outcome], None, None]:
         before = torch.get_num_threads()
-        torch.set_num_threads(1)  # as the workers do, so that the digits are theirs
+        torch.set_num_threads(1)  # as in worker processes, for the same bits
         try:
-            for task in generation.tasks if tasks is None else tasks:
-                outcomes.append(generation.evaluate(self.objective, task))
-                on_task(len(outcomes))
+            for task in tasks:
+                yield task, generation.evaluate(self.objective, task)
         finally:
             torch.set_num_threads(before)
-        return outcomes
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing, because nothing was started."""
 
 
 class LocalWorkers(Workers):
     """Processes on this machine that live as long as this object (not in the paper).
 
-    A task's numbers go out, and its outcome comes back; the centre goes out once a generation to
-    each process. The outcomes are those of one process, to the bit, whatever the number of
-    processes and whichever of them die: the task of a dead one is done again, by a new one. One
-    that does not answer for `patience` seconds is killed, and counts as dead. Each works on one
-    thread.
+    A process receives the centre once per generation, and for each task only a few numbers. The
+    outcomes are those of a single process, to the bit, whatever the number of processes and
+    whichever of them die: the task of a dead process is repeated by a new one. A process that does
+    not answer for `patience` seconds is killed and counts as dead. Each process has one thread.
 
-    Processes are spawned: a script must guard its start by ``if __name__ == "__main__":``. The
-    objective is best a function or class at the top of a module. A lambda, or a function of a
-    notebook, is sent by value, which needs cloudpickle.
+    Processes are spawned, so a script must guard its start by ``if __name__ == "__main__":``. The
+    objective should be a function or class at the top of a module. A lambda, or a function of a
+    notebook, is pickled by value, which needs cloudpickle.
 
-    If this process ends in any way, by SIGKILL too, the workers end at once, whatever they do.
-    Processes that an evaluation itself has started go on.
+    If this process ends in any way, even by SIGKILL, the workers end at once, also during an
+    evaluation. Processes that an evaluation has started are not ended.
 
     Args:
         objective: A function of the parameters, or an `Objective`.
-        num_workers: Processes.
-        patience: Seconds that one task may take, with all its evaluations. No bound by default: how
-            long a function takes is its caller's to say.
+        num_workers: Number of processes.
+        patience: Seconds that one task may take, with all its evaluations. There is no limit by
+            default, because only the caller knows how long an evaluation takes.
 
     Raises:
         WorkerError: If the objective cannot be sent to another process.
@@ -149,164 +159,133 @@ class LocalWorkers(Workers):
     ) -> None:
         _validate.count(num_workers, "num_workers")
         if not patience > 0:
-            raise ValueError(f"`patience` must be above 0 seconds: got {patience}.")
+            raise ValueError(f"`patience` must be above 0 seconds: got {patience}. Try 600.")
         self._patience = patience
         self._objective = pickled_objective(objective)
-        self._slots = [Slot() for _ in range(num_workers)]
+        self._workers = [WorkerProcess() for _ in range(num_workers)]
         self._in_use = Lock()
-        self._in_order = True
+        self._interrupted = False
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run now."""
-        alive = [slot.process for slot in self._slots if slot.process is not None]
+        """The identifiers of the processes that run now."""
+        alive = [worker.process for worker in self._workers if worker.process is not None]
         return [process.pid for process in alive if process.pid is not None]
 
-    def evaluate(
-        self,
-        generation: Generation,
-        tasks: Sequence[Task] | None = None,
-        on_task: Callable[[int], None] = lambda done: None,
-    ) -> list[Outcome]:
-        """Do these tasks, or all of the generation.
-
-        Raises:
-            WorkerError: If workers die or hang again and again at the same task, or before they
-                are ready. The centre is as it was, and so is everything that was learned. Also if
-                another thread, or `on_task`, evaluates with this object at the same time.
-            Exception: What the objective raised, with the worker's traceback as its cause.
-        """
-        wanted = tuple(generation.tasks if tasks is None else tasks)
-        done: dict[int, Outcome] = {}
+    def _outcomes(
+        self, generation: Generation, tasks: Sequence[Task]
+    ) -> Generator[tuple[Task, Outcome], None, None]:
         if not self._in_use.acquire(blocking=False):
             raise WorkerError(
                 "workers must evaluate one generation at a time: these are at work already. Wait "
                 "until they are done, or make another LocalWorkers for each thread."
             )
         try:
-            if not self._in_order:  # a second Ctrl-C came before the first one had ended them all
+            if self._interrupted:  # a second Ctrl-C came before the first had ended all processes
                 self.close()
-            self._in_order = False
-            self._work(generation, deque(wanted), len(wanted), done, on_task)
-            self._in_order = True
+            self._interrupted = True
+            yield from self._work(generation, deque(tasks))
+            self._interrupted = False
         except BaseException:
-            self.close()  # whoever is still at work would answer in the next generation
+            self.close()  # a process that still works would answer in the next generation
             raise
         finally:
             self._in_use.release()
-        return [done[task.number] for task in wanted]
 
     def _work(
-        self,
-        generation: Generation,
-        waiting: deque[Task],
-        total: int,
-        done: dict[int, Outcome],
-        on_task: Callable[[int], None],
-    ) -> None:
+        self, generation: Generation, waiting: deque[Task]
+    ) -> Generator[tuple[Task, Outcome], None, None]:
         pickled = pickle.dumps(generation)
         deaths: dict[int, int] = {}
-        for slot in self._slots[:total]:
-            if slot.process is None:
-                slot.start()
-        while len(done) < total:
-            for slot in self._slots:
-                if waiting and slot.ready and slot.task is None:
+        missing = len(waiting)
+        for worker in self._workers[:missing]:
+            if worker.process is None:
+                worker.start()
+        while missing:
+            for worker in self._workers:
+                if waiting and worker.ready and worker.task is None:
                     try:
-                        slot.send(generation, pickled, waiting.popleft())
+                        worker.send(generation, pickled, waiting.popleft())
                     except OSError:
-                        self._bury(slot, generation, waiting, deaths)
-            connections = [slot.connection for slot in self._slots if slot.connection]
-            answering = wait(connections, self._longest_wait())
-            for slot in self._slots:
-                if slot.busy and slot.connection not in answering and _past(self._due(slot)):
-                    self._bury(slot, generation, waiting, deaths)
-            for slot in [slot for slot in self._slots if slot.connection in answering]:
+                        self._replace(worker, generation, waiting, deaths)
+            connections = [worker.connection for worker in self._workers if worker.connection]
+            answering = wait(connections, self._seconds_to_deadline())
+            for worker in self._workers:
+                late = worker.busy and _past(self._deadline(worker))
+                if late and worker.connection not in answering:
+                    self._replace(worker, generation, waiting, deaths)
+            for worker in [w for w in self._workers if w.connection in answering]:
                 try:
-                    kind, *rest = slot.receive()
+                    kind, *rest = worker.receive()
                     if kind == "started":
-                        slot.send_objective(self._objective)
+                        worker.send_objective(self._objective)
                         continue
                 except (EOFError, OSError):
-                    self._bury(slot, generation, waiting, deaths)
+                    self._replace(worker, generation, waiting, deaths)
                     continue
-                slot.deaths = 0
+                worker.deaths = 0
                 if kind == "ready":
-                    slot.ready = True
+                    worker.ready = True
                 else:
-                    outcome = opened((kind, *rest))
-                    assert slot.task is not None
-                    done[slot.task.number] = outcome
-                    slot.task = None
-                    on_task(len(done))
+                    outcome = outcome_of((kind, *rest))
+                    task, worker.task = worker.task, None
+                    assert task is not None
+                    missing -= 1
+                    yield task, outcome
 
-    def _longest_wait(self) -> float | None:
-        """Seconds until the first answer is overdue."""
-        due = min((self._due(slot) for slot in self._slots if slot.busy), default=math.inf)
-        return None if due == math.inf else max(0.0, due - time.monotonic())
+    def _seconds_to_deadline(self) -> float | None:
+        """Seconds until the first expected answer is late; None if no answer can be late."""
+        busy = (self._deadline(worker) for worker in self._workers if worker.busy)
+        first = min(busy, default=math.inf)
+        return None if first == math.inf else max(0.0, first - time.monotonic())
 
-    def _due(self, slot: Slot) -> float:
-        """When it has to answer at the latest."""
-        return slot.since + (self._patience if slot.ready else max(self._patience, START))
+    def _deadline(self, worker: WorkerProcess) -> float:
+        """The time by which a worker must answer."""
+        patience = self._patience if worker.ready else max(self._patience, START_PATIENCE)
+        return worker.waiting_since + patience
 
-    def _bury(
-        self, slot: Slot, generation: Generation, waiting: deque[Task], deaths: dict[int, int]
+    def _replace(
+        self,
+        worker: WorkerProcess,
+        generation: Generation,
+        waiting: deque[Task],
+        deaths: dict[int, int],
     ) -> None:
-        """A worker has died or hangs: its task waits again, another one is started in its place.
+        """Put the task of a worker that died or hangs back, and start another process.
 
-        One that died idle is not counted: it was able to start, and no task is to blame.
+        The death of an idle worker is not counted: it was able to start, and no task is the cause.
         """
-        task, was_ready = slot.task, slot.ready
-        hangs, waited = slot.busy and _past(self._due(slot)), self._due(slot) - slot.since
-        code = slot.stop()
+        task, was_ready = worker.task, worker.ready
+        deadline = self._deadline(worker)
+        hangs, waited = worker.busy and _past(deadline), deadline - worker.waiting_since
+        code = worker.stop()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         if hangs:
             how = f"killed after {waited:g} seconds without an answer"
         if task is None and not was_ready:
-            slot.deaths += 1
-            if slot.deaths >= DEATHS:
+            worker.deaths += 1
+            if worker.deaths >= MAX_DEATHS:
                 raise WorkerError(
-                    f"a worker must live to be ready: {slot.deaths} in a row died before they were "
-                    f"({how}); their own messages are above. A script that starts workers needs "
-                    '`if __name__ == "__main__":` around its start. Nothing that was learned is '
-                    "lost."
+                    f"a worker must live to be ready: {worker.deaths} in a row died before they "
+                    f"were ({how}); their own messages are above. A script that starts workers "
+                    'needs `if __name__ == "__main__":` around its start. No generation is lost.'
                 )
         elif task is not None:
             waiting.appendleft(task)
             deaths[task.number] = deaths.get(task.number, 0) + 1
-            if deaths[task.number] >= DEATHS:
-                raise fatal(generation, task, deaths[task.number], how)
-        slot.start()
+            if deaths[task.number] >= MAX_DEATHS:
+                raise repeated_death(generation, task, deaths[task.number], how)
+        worker.start()
 
     def close(self) -> None:
         """End all processes; the next evaluation starts new ones."""
-        for slot in self._slots:  # all first, so that they end together
-            if slot.connection is not None:
-                slot.connection.close()
-        for slot in self._slots:
-            slot.stop()
-            slot.deaths = 0
-        self._in_order = True
-
-
-def opened(message: tuple[Any, ...]) -> Outcome:
-    """The outcome in a worker's answer; what was raised there is raised here."""
-    kind, *rest = message
-    if kind == "raised":
-        error, text = rest
-        raise error from RemoteError(text)
-    outcome: Outcome = rest[0]
-    return outcome
-
-
-def fatal(generation: Generation, task: Task, deaths: int, how: str) -> WorkerError:
-    """The error for a task that takes its workers with it."""
-    return WorkerError(
-        f"an evaluation must not end its process: {deaths} workers died ({how}) "
-        f"{generation.name(task)}, seeds {task.seeds}. Nothing that was learned is lost: the "
-        "centre is that of the generation's start. Look for a lack of memory or for a loop without "
-        "an end, or evaluate that task in this process."
-    )
+        for worker in self._workers:  # close all connections first, so that they end together
+            if worker.connection is not None:
+                worker.connection.close()
+        for worker in self._workers:
+            worker.stop()
+            worker.deaths = 0
+        self._interrupted = False
 
 
 def _past(moment: float) -> bool:

@@ -6,7 +6,7 @@ import os
 import pickle
 import re
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,10 +14,9 @@ import torch
 
 from skewflow.errors import WorkerError
 from skewflow.es import Generation, Objective, Outcome, Task, Workers
+from skewflow.es._messages import MAX_DEATHS, answer, outcome_of, picklable, repeated_death
 from skewflow.es._process import LIBRARY_THREADS
-from skewflow.es._worker import answer, portable
 from skewflow.es.pickling import pickled_objective
-from skewflow.es.workers import DEATHS, fatal, opened
 
 from ..runs.files import RunError
 
@@ -69,51 +68,39 @@ class RayWorkers(Workers):
         threads = (*LIBRARY_THREADS, "NUMBA_NUM_THREADS")
         self._evaluate = ray.remote(
             num_cpus=1,
-            max_retries=DEATHS - 1,
+            max_retries=MAX_DEATHS - 1,
             runtime_env={"env_vars": {**dict.fromkeys(threads, "1"), "MUJOCO_GL": "disabled"}},
         )(_evaluate)
 
-    def evaluate(
-        self,
-        generation: Generation,
-        tasks: Sequence[Task] | None = None,
-        on_task: Callable[[int], None] = lambda done: None,
-    ) -> list[Outcome]:
-        """Do these tasks, or all of the generation.
-
-        Raises:
-            WorkerError: If workers die or hang again and again at the same task, or Ray is gone.
-            Exception: What the objective raised, with the worker's traceback as its cause.
-        """
+    def _outcomes(
+        self, generation: Generation, tasks: Sequence[Task]
+    ) -> Generator[tuple[Task, Outcome], None, None]:
         ray = self._ray
-        wanted = tuple(generation.tasks if tasks is None else tasks)
         held = (self._objective, ray.put(pickle.dumps(generation)))
-        sent = {self._evaluate.remote(held, task, self._patience): task for task in wanted}
+        sent = {self._evaluate.remote(held, task, self._patience): task for task in tasks}
         waiting = list(sent)
-        done: dict[int, Outcome] = {}
         try:
             while waiting:
                 (ready,), waiting = ray.wait(waiting)
-                done[sent[ready].number] = self._receive(ready, generation, sent[ready])
-                on_task(len(done))
+                yield sent[ready], self._receive(ready, generation, sent[ready])
         except BaseException:
             for ref in waiting:
                 ray.cancel(ref, force=True)
             raise
-        return [done[task.number] for task in wanted]
 
     def _receive(self, ref: Any, generation: Generation, task: Task) -> Outcome:
         try:
             message = self._ray.get(ref)
         except self._ray.exceptions.WorkerCrashedError as error:
-            raise fatal(generation, task, DEATHS, "see Ray's messages above") from error
+            how = "see Ray's messages above"
+            raise repeated_death(generation, task, MAX_DEATHS, how) from error
         except self._ray.exceptions.RayError as error:
             raise WorkerError(
                 f"Ray must be there as long as it is used: it failed {generation.name(task)} "
                 f"({type(error).__name__}: {error}). Nothing that was learned is lost: go on with "
                 "--resume, on any workers."
             ) from error
-        return opened(pickle.loads(message))
+        return outcome_of(pickle.loads(message))
 
     def close(self) -> None:
         """Leave the cluster, or end the Ray that was started here."""
@@ -155,7 +142,7 @@ def _evaluate(held: Sequence[Any], task: Task, patience: float) -> bytes:
         objective, generation = (_load(place, ref) for place, ref in enumerate(held))
         return answer(objective, generation, task)
     except Exception as error:  # the objective cannot be made here: a package is missing, say
-        return pickle.dumps(("raised", *portable(error)))
+        return pickle.dumps(("raised", *picklable(error)))
     finally:
         faulthandler.cancel_dump_traceback_later()
 
