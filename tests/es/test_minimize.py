@@ -89,7 +89,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, generator):
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     path = tmp_path / "run.pt"
     minimize(bowl, START, generations=1, checkpoint=path)
-    with pytest.raises(CheckpointError, match=r"differs in sigma \(0.05 there, 0.1 here\)"):
+    with pytest.raises(CheckpointError, match=r"differ in sigma \(0.05 there, 0.1 here\)"):
         minimize(bowl, START, generations=1, sigma=0.1, checkpoint=path)
     with pytest.raises(CheckpointError, match=r"differs in lr \(0.05 there, 5.0 here\). Use"):
         minimize(bowl, START, generations=2, lr=5.0, checkpoint=path)

@@ -294,7 +294,7 @@ def test_an_observation_that_is_not_finite_is_refused_before_anything_changes(va
     before = strategy.params["W"].clone()
     outcomes = [Outcome(float(i), 1, Moments.of(np.ones((1, 3)))) for i in range(9)]
     outcomes[5] = Outcome(5.0, 1, Moments(1, np.array([0.0, value, 0.0]), np.zeros(3)))
-    with pytest.raises(NonFiniteReturnError, match="got others at minus direction 2 of .* Leave"):
+    with pytest.raises(NonFiniteReturnError, match="got others at minus direction 2 of .* Omit"):
         strategy.tell(outcomes)
     assert torch.equal(strategy.params["W"], before) and strategy.moments is None
     assert strategy.generation == strategy.steps == 0
@@ -336,7 +336,7 @@ def test_settings_that_make_no_sense_are_refused():
 @pytest.mark.bad_input
 def test_a_state_of_another_run_is_refused():
     state = pair().state_dict()
-    with pytest.raises(CheckpointError, match=r"it differs in seed \(3 there, 4 here\). Use"):
+    with pytest.raises(CheckpointError, match=r"they differ in seed \(3 there, 4 here\). Use"):
         pair(seed=4).load_state_dict(state)
     with pytest.raises(CheckpointError, match="it lacks moments, params"):
         pair().load_state_dict({k: v for k, v in state.items() if k not in ("moments", "params")})

@@ -275,7 +275,7 @@ def test_bad_input_is_refused_with_a_reason(generator):
         integrate(field, X0, 0.1, 1, sampler=Uniform(2))
     with pytest.raises(ValueError, match="`retraction` must be one of 'exp', 'cayley'"):
         integrate(field, X0, 0.1, 1, retraction="polar")
-    with pytest.raises(ValueError, match="one for each of the 1 matrices: got 2"):
+    with pytest.raises(ValueError, match="one for each of the 1 matrices: got a list of 2"):
         integrate(field, X0, 0.1, 1, sampler=[Uniform(2), Uniform(2)], generator=torch.Generator())
     with pytest.raises(ValueError, match="`tolerance` must be positive"):
         integrate_adaptive(field, X0, 1.0, tolerance=0.0)

@@ -239,7 +239,7 @@ def test_a_custom_h_that_vanishes_on_the_weights_is_refused_when_met(generator):
 
 
 def test_an_h_that_is_not_entrywise_is_refused():
-    with pytest.raises(WeightFunctionError, match="each entry by itself"):
+    with pytest.raises(WeightFunctionError, match="each entry independently"):
         HRegular(2, lambda w: w.abs() / (1e-12 + w.abs().sum()))
 
 

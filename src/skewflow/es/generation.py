@@ -21,7 +21,7 @@ NOISE, SEEDS = 0, 1
 
 @dataclass(frozen=True)
 class Task:
-    """One point to evaluate: the centre plus `sign` times sigma times a direction.
+    """A point: the centre plus `sign` times sigma times a direction (not in the paper).
 
     Args:
         number: Index of the task in the generation.
@@ -38,9 +38,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Generation:
-    """The data that all tasks of a generation have in common; each worker receives it once.
+    """The data that all tasks of a generation have in common (not in the paper).
 
-    Directions are not sent: each process draws them from (seed, generation, direction).
+    Each worker receives it once. Directions are not sent: each process draws them from (seed,
+    generation, direction).
 
     Args:
         number: Number of the generation, from 0.
