@@ -4,8 +4,6 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
-
 LISTED = Path(__file__).parent / "public_api.txt"
 MODULES = [
     "es",

@@ -91,7 +91,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     minimize(bowl, START, generations=1, checkpoint=path)
     with pytest.raises(CheckpointError, match=r"differ in sigma \(0.05 there, 0.1 here\)"):
         minimize(bowl, START, generations=1, sigma=0.1, checkpoint=path)
-    with pytest.raises(CheckpointError, match=r"differs in lr \(0.05 there, 5.0 here\). Use"):
+    with pytest.raises(CheckpointError, match=r"differ in lr \(0.05 there, 5.0 here\). Use"):
         minimize(bowl, START, generations=2, lr=5.0, checkpoint=path)
     with pytest.raises(
         CheckpointError, match=r"cannot write .*: File exists. It still holds the previous"

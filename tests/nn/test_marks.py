@@ -178,9 +178,9 @@ def test_a_layout_that_does_not_exist_is_refused():
 @pytest.mark.bad_input
 def test_a_mark_that_cannot_be_is_refused_and_not_made():
     layer = nn.Linear(3, 4)
-    with pytest.raises(ValueError, match="itself: got 'wieght'; its parameters are weight, bias"):
+    with pytest.raises(ValueError, match="itself: got 'wieght'; it has weight, bias"):
         mark_orthogonal(layer, "wieght")
-    with pytest.raises(ValueError, match="it has none. Pass the submodule"):
+    with pytest.raises(ValueError, match="it has no parameters. Pass the submodule"):
         mark_orthogonal(nn.Sequential(layer), "0.weight")
     with pytest.raises(ShapeError, match="at least two dimensions"):
         mark_orthogonal(layer, "bias")

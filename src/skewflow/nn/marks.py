@@ -40,8 +40,8 @@ def mark_orthogonal(
     own = dict(module.named_parameters(recurse=False))
     if name not in own:
         raise ValueError(
-            f"`name` must be a parameter of {type(module).__name__} itself: got {name!r}; its "
-            f"parameters are {', '.join(own) or 'none'}. Pass the submodule that holds the weight."
+            f"`name` must be a parameter of {type(module).__name__} itself: got {name!r}; it has "
+            f"{', '.join(own) or 'no parameters'}. Pass the submodule that holds the weight."
         )
     record_layouts(module, [own[name]])
     orthogonal_(own[name], generator=generator)
