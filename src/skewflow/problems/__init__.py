@@ -1,0 +1,23 @@
+"""The paper's problems, each as one call: needs the extra `problems`."""
+
+from .block_sdp import BlockSDP as BlockSDP
+from .block_sdp import solve_block_sdp as solve_block_sdp
+from .max_cut import MaxCut as MaxCut
+from .max_cut import max_cut as max_cut
+from .synchronize import PoseGraph as PoseGraph
+from .synchronize import Synchronization as Synchronization
+from .synchronize import average_rotations as average_rotations
+from .synchronize import read_g2o as read_g2o
+from .synchronize import synchronize as synchronize
+
+__all__ = [
+    "BlockSDP",
+    "MaxCut",
+    "PoseGraph",
+    "Synchronization",
+    "average_rotations",
+    "max_cut",
+    "read_g2o",
+    "solve_block_sdp",
+    "synchronize",
+]

@@ -1,0 +1,55 @@
+"""Weighted undirected graphs from what users have."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp  # type: ignore[import-untyped]
+
+from .._matrices import symmetric
+
+
+def weights(graph: Any) -> Any:
+    """The symmetric weight matrix of a graph, in compressed rows, without loops.
+
+    Raises:
+        ValueError: If the graph is directed, has a loop, or has fewer than two vertices.
+    """
+    if hasattr(graph, "is_directed"):  # networkx
+        if graph.is_directed():
+            raise ValueError(
+                "`graph` must be undirected: got a directed one. Call `graph.to_undirected()`."
+            )
+        import networkx
+
+        graph = networkx.to_scipy_sparse_array(graph, dtype=np.float64)
+    elif isinstance(graph, (list, tuple)) or (
+        isinstance(graph, np.ndarray) and graph.ndim == 2 and graph.shape[0] != graph.shape[1]
+    ):
+        graph = _from_edges(np.asarray(graph, dtype=np.float64))
+    W = symmetric(graph, "graph")
+    if W.shape[0] < 2:
+        raise ValueError("`graph` must have at least two vertices: got 1. There is nothing to cut.")
+    loops = np.flatnonzero(W.diagonal())
+    if len(loops):
+        raise ValueError(
+            f"`graph` must have no loops: vertex {loops[0]} has one. "
+            "No cut separates a vertex from itself: remove the diagonal."
+        )
+    W.eliminate_zeros()
+    return W
+
+
+def _from_edges(edges: Any) -> Any:
+    if edges.ndim != 2 or edges.shape[1] not in (2, 3) or len(edges) == 0:
+        raise ValueError(
+            "a list of edges must hold rows (i, j) or (i, j, weight): "
+            f"got an array of shape {edges.shape}."
+        )
+    ends = edges[:, :2]
+    if not (np.isfinite(ends).all() and (ends >= 0).all() and (ends == ends.round()).all()):
+        raise ValueError("vertices of an edge list must be whole numbers from 0 on.")
+    i, j = ends.T.astype(np.int64)
+    w = edges[:, 2] if edges.shape[1] == 3 else np.ones(len(edges))
+    n = int(ends.max()) + 1
+    upper = sp.coo_array((w, (i, j)), shape=(n, n)).tocsr()
+    return upper + upper.T

@@ -1,0 +1,79 @@
+"""A graph of relative measurements between poses."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from ...errors import NonFiniteError, ShapeError
+from ..block_sdp.reference import Array
+
+
+@dataclass(frozen=True)
+class PoseGraph:
+    """Measurements x_i⁻¹ x_j of poses x = (R, t) in SE(2) or SE(3), or of rotations only."""
+
+    edges: NDArray[np.int64]
+    """The poses i and j of each measurement, (m, 2), numbered from 0."""
+    rotations: Array
+    """Measured R_iᵀ R_j, (m, d, d)."""
+    translations: Array | None
+    """Measured R_iᵀ (t_j - t_i), (m, d); None if only rotations are measured."""
+    rotation_weights: Array
+    """The precision kappa of each rotation, (m)."""
+    translation_weights: Array | None
+    """The precision tau of each translation, (m)."""
+    labels: NDArray[np.int64] | None = None
+    """The number of each pose in the file it was read from."""
+
+    @property
+    def n(self) -> int:
+        """How many poses there are."""
+        return int(self.edges.max()) + 1
+
+    @property
+    def d(self) -> int:
+        """The dimension, 2 or 3."""
+        return int(self.rotations.shape[-1])
+
+    def __post_init__(self) -> None:
+        m, d = len(self.edges), self.rotations.shape[-1]
+        if m == 0:
+            raise ShapeError("a pose graph must hold at least one measurement between two poses.")
+        if self.edges.shape != (m, 2) or self.edges.min() < 0:
+            raise ShapeError(
+                f"`edges` must hold rows (i, j) from 0 on: got shape {self.edges.shape}."
+            )
+        arrays = {"rotations": (self.rotations, (m, d, d))}
+        arrays["rotation_weights"] = (self.rotation_weights, (m,))
+        if self.translations is not None and self.translation_weights is not None:
+            arrays["translations"] = (self.translations, (m, d))
+            arrays["translation_weights"] = (self.translation_weights, (m,))
+        for name, (array, shape) in arrays.items():
+            if array.shape != shape:
+                raise ShapeError(f"`{name}` must have shape {shape}: got {array.shape}.")
+            if not np.isfinite(array).all():
+                raise NonFiniteError(
+                    f"`{name}` must be finite: {int((~np.isfinite(array)).sum())} entries are NaN "
+                    "or infinite. Remove these measurements."
+                )
+            if name.endswith("weights") and not (array > 0).all():
+                raise ValueError(f"`{name}` must be positive: the smallest is {array.min():g}.")
+        loops = np.flatnonzero(self.edges[:, 0] == self.edges[:, 1])
+        if len(loops):
+            raise ValueError(f"measurement {loops[0]} must join two poses: both are the same.")
+        error = np.abs(self.rotations @ self.rotations.mT - np.eye(d)).max()
+        if error > 1e-6 or (np.linalg.det(self.rotations) < 0).any():
+            raise ValueError(
+                f"`rotations` must be rotation matrices: |R Rᵀ - I| is up to {error:.1e}, or a "
+                "determinant is negative. Use `skewflow.geometry.project` first."
+            )
+        i, j = self.edges.T
+        adjacency = sp.coo_array((np.ones(m), (i, j)), shape=(self.n, self.n))
+        parts, _ = sp.csgraph.connected_components(adjacency, directed=False)
+        if parts > 1:
+            raise ValueError(
+                f"the pose graph must be connected: it has {parts} parts. Nothing is known of the "
+                "poses of one relative to another: solve each part by itself."
+            )
