@@ -12,6 +12,7 @@ MODULES = [
     "kernels",
     "nn",
     "optim",
+    "problems",
     "samplers",
     "tournaments",
     "tournaments.theory",

@@ -18,7 +18,7 @@ class Cost(Protocol):
     n: int
     p: int
     size: float
-    """A scale for <C, Z>: gaps relative to values below 1e-9 of it are meaningless."""
+    """A scale for <C, Z>, to tell a value that is zero up to rounding."""
 
     def apply(self, Y: Array) -> Array:
         """C Y for Y (n, p, r)."""
@@ -76,4 +76,4 @@ def block_diagonal(D: Array) -> Any:
 
 
 def _flat(factor: Factor, V: Array) -> Array:
-    return factor.solve(V.reshape(-1, V.shape[-1])).reshape(V.shape)
+    return np.ascontiguousarray(factor.solve(V.reshape(-1, V.shape[-1]))).reshape(V.shape)

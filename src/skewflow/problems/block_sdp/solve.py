@@ -26,6 +26,12 @@ SADDLE = 5.0
 a critical point the eigenvalue says more about the rank than about the distance to the point."""
 
 
+FIRST_CHECK = 1e-2
+"""Gradient norm, relative to the mean multiplier, at which the dual matrix is first examined."""
+
+FLOOR = 1e-8
+"""Values below this part of the cost's size are as good as zero: gaps are relative to it there."""
+
 FAILURES = 10
 """Failed steps in a row, each with a quarter of the radius, after which rounding is to blame."""
 
@@ -57,7 +63,7 @@ class BlockSDP:
     certified: bool
     """Whether the relative gap is at most the tolerance."""
     gap: float
-    """(value - bound) / |value|."""
+    """(value - bound) / |value|, or relative to 1e-8 of the cost's size for a value near zero."""
     history: list[Stage] = field(repr=False)
 
     @property
@@ -88,7 +94,7 @@ class _Run:
         self.history: list[Stage] = []
 
     def scale(self, point: Point) -> float:
-        return max(abs(point.value), 1e-9 * self.cost.size, 1e-300)
+        return max(abs(point.value), FLOOR * self.cost.size, 1e-300)
 
     def gap(self, point: Point) -> float:
         return (point.value - self.bound) / self.scale(point)
@@ -112,22 +118,24 @@ class _Run:
     def sweep(self, point: Point, cost: SparseCost, sweeps: int) -> Point:
         """Over-relaxed block steps, until the bound is proven or the sweeps are spent."""
         C = cost.matrix
-        target = 1e-2 * self.scale(point) / (cost.n * cost.p)
+        level = FIRST_CHECK
         for k in range(sweeps):
             omega = 1 + min(LARGEST_OMEGA - 1, k / (k + 10))
             cpu.sweep(C.indptr, C.indices, C.data, point.Y, omega)
             if (k + 1) % CHUNK:
                 continue
             point = Point(cost, point.Y)
-            if point.slope > target:
+            slope = point.slope * cost.n * cost.p / self.scale(point)
+            if slope > level:
                 continue
-            target = min(target, point.slope) / 3
+            level = min(level, slope) / 3
             values, vectors = lowest(cost, point.shift(0.0))
-            if values[0] < -2 * self.allowed(point):
-                if values[0] < -SADDLE * point.slope:
-                    point = self.climb(point, values, vectors) or point
-            else:
+            if values[0] >= -2 * self.allowed(point):
                 self.factorise(point, self.allowed(point))
+            elif values[0] < -SADDLE * point.slope:
+                higher = self.climb(point, values, vectors)
+                if higher is not None:
+                    point, level = higher, FIRST_CHECK
             self.record(point)
             if self.done(point):
                 break
@@ -170,7 +178,7 @@ class _Run:
             return None
         length = 0.3 * math.sqrt(self.cost.n * self.cost.p / new.shape[-1])
         for _ in range(12):
-            Y = np.concatenate([point.Y, length * new], axis=-1)
+            Y = np.ascontiguousarray(np.concatenate([point.Y, length * new], axis=-1))
             cpu.retract(Y)
             higher = Point(self.cost, Y)
             if higher.value < point.value:

@@ -111,7 +111,7 @@ class EliminatedCost:
     def _solve(self, factor: Any, V: Array) -> Array:
         flat = V.reshape(self.n * self.p, -1)
         padded = np.concatenate([np.zeros((self.n - 1, flat.shape[1])), flat])
-        return factor.solve(padded)[self.n - 1 :].reshape(V.shape)
+        return np.ascontiguousarray(factor.solve(padded)[self.n - 1 :]).reshape(V.shape)
 
 
 def rotation_cost(graph: PoseGraph, weights: Array) -> SparseCost:

@@ -45,7 +45,9 @@ class PoseGraph:
             raise ShapeError(
                 f"`edges` must hold rows (i, j) from 0 on: got shape {self.edges.shape}."
             )
-        arrays = {"rotations": (self.rotations, (m, d, d))}
+        arrays: dict[str, tuple[Array, tuple[int, ...]]] = {
+            "rotations": (self.rotations, (m, d, d))
+        }
         arrays["rotation_weights"] = (self.rotation_weights, (m,))
         if self.translations is not None and self.translation_weights is not None:
             arrays["translations"] = (self.translations, (m, d))

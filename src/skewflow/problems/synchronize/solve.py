@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..block_sdp import BlockSDP
+from ..block_sdp.cost import SparseCost
 from ..block_sdp.reference import Array
-from ..block_sdp.solve import staircase
+from ..block_sdp.solve import FLOOR, staircase
 from .cost import EliminatedCost, rotation_cost
 from .pose_graph import PoseGraph
 from .robust import reweighted
@@ -139,7 +140,7 @@ def average_rotations(
 def _solve(
     graph: PoseGraph, start: Array, weights: Array, *, tol: float, max_steps: int
 ) -> Synchronization:
-    cost: EliminatedCost | object
+    cost: EliminatedCost | SparseCost
     if graph.translations is None:
         cost = rotation_cost(graph, weights)
     else:
@@ -149,7 +150,7 @@ def _solve(
     R = rounded(sdp.factor)
     t = cost.translations(R.mT) if isinstance(cost, EliminatedCost) else None
     value = float(weights @ residuals(graph, R, t))
-    gap = (value - sdp.bound) / max(value, 1e-9 * cost.size)
+    gap = (value - sdp.bound) / max(value, FLOOR * cost.size)
     return Synchronization(R, t, value, sdp.bound, bool(gap <= tol), weights, sdp)
 
 

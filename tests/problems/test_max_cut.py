@@ -1,0 +1,78 @@
+"""Cuts against enumeration and known optima; every error with its message."""
+
+import itertools
+
+import networkx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skewflow.errors import NonFiniteError
+from skewflow.problems import max_cut
+
+
+def best_cut(W):
+    n = len(W)
+    sides = np.array(list(itertools.product([1, -1], repeat=n - 1)))
+    sides = np.hstack([np.ones((len(sides), 1)), sides])
+    return max((W.sum() - np.einsum("ki,ij,kj->k", sides, W, sides)) / 4)
+
+
+def weighted(n, seed):
+    W = np.triu(np.random.default_rng(seed).integers(-3, 4, (n, n)), 1)
+    return (W + W.T).astype(float)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_cuts_are_the_best_and_lie_below_the_bound(seed):
+    W = weighted(11, seed)
+    cut = max_cut(W)
+    assert cut.value == best_cut(W)
+    assert cut.value == W[np.ix_(cut.side, ~cut.side)].sum()
+    assert cut.value <= cut.bound
+    assert cut.sdp.certified
+    assert cut.relaxation <= cut.bound <= cut.relaxation * (1 + 1e-5)
+
+
+def test_a_bipartite_graph_is_cut_whole():
+    cut = max_cut(networkx.grid_2d_graph(6, 7))
+    assert cut.value == networkx.grid_2d_graph(6, 7).number_of_edges()
+    assert cut.bound < cut.value + 1e-3
+
+
+def test_all_forms_of_a_graph_give_the_same_cut():
+    W = weighted(9, 7)
+    i, j = np.nonzero(np.triu(W))
+    edges = [(int(a), int(b), W[a, b]) for a, b in zip(i, j, strict=True)]
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(9))
+    graph.add_weighted_edges_from(edges)
+    cuts = [max_cut(form) for form in (W, sp.csr_array(W), graph, edges, np.array(edges))]
+    assert len({cut.value for cut in cuts}) == 1
+
+
+def test_a_graph_in_parts_with_an_isolated_vertex_is_cut():
+    W = np.zeros((7, 7))
+    for i, j in ((0, 1), (1, 2), (2, 0), (3, 4), (4, 5)):
+        W[i, j] = W[j, i] = 1
+    cut = max_cut(W)
+    assert cut.value == 4
+    assert cut.value <= cut.bound < 4.26  # the triangle's relaxation is 9 / 4
+
+
+@pytest.mark.bad_input
+def test_bad_graphs_are_refused():
+    with pytest.raises(ValueError, match="at least two vertices: got 1"):
+        max_cut(np.zeros((1, 1)))
+    with pytest.raises(ValueError, match="must be symmetric"):
+        max_cut(np.triu(np.ones((3, 3)), 1))
+    with pytest.raises(ValueError, match="no loops: vertex 0"):
+        max_cut(np.eye(3))
+    with pytest.raises(NonFiniteError, match="NaN"):
+        max_cut([(0, 1, 1.0), (1, 2, float("nan"))])
+    with pytest.raises(ValueError, match="undirected"):
+        max_cut(networkx.DiGraph([(0, 1)]))
+    with pytest.raises(ValueError, match=r"rows \(i, j\)"):
+        max_cut([(0, 1, 2, 3)])
+    with pytest.raises(ValueError, match="whole numbers"):
+        max_cut([(0, -1)])
