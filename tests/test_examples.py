@@ -65,3 +65,9 @@ def test_the_black_box_fit_ignores_the_outliers(capsys):
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short_enough_to_copy(path):
     assert len(path.read_text().splitlines()) < 60
+
+
+def test_the_poses_on_a_ring_are_proven_optimal(capsys):
+    (value, bound), (error, _) = printed("poses", capsys)
+    assert bound <= value <= bound * (1 + 1e-5)
+    assert error < 1

@@ -19,7 +19,7 @@ def weights(graph: Any) -> Any:
             raise ValueError(
                 "`graph` must be undirected: got a directed one. Call `graph.to_undirected()`."
             )
-        import networkx
+        import networkx  # type: ignore[import-untyped]
 
         graph = networkx.to_scipy_sparse_array(graph, dtype=np.float64)
     elif isinstance(graph, (list, tuple)) or (

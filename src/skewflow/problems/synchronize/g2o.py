@@ -29,7 +29,11 @@ def read_g2o(path: str | Path) -> PoseGraph:
     """
     path = Path(path)
     opener = gzip.open if path.suffix == ".gz" else open
-    edges, rotations, translations, kappa, tau = [], [], [], [], []
+    edges: list[tuple[int, int]] = []
+    rotations: list[Array] = []
+    translations: list[Array] = []
+    kappa: list[float] = []
+    tau: list[float] = []
     try:
         with opener(path, "rt", encoding="ascii") as file:
             lines = file.read().split("\n")
@@ -43,7 +47,6 @@ def read_g2o(path: str | Path) -> PoseGraph:
         values = _values(words, place)
         if not words[0].startswith("EDGE"):
             continue
-        edges.append((int(values[0]), int(values[1])))
         try:
             R, t, k, s = (_plane if words[0] == "EDGE_SE2" else _space)(values[2:])
         except (np.linalg.LinAlgError, ZeroDivisionError) as error:
@@ -52,8 +55,11 @@ def read_g2o(path: str | Path) -> PoseGraph:
             raise ValueError(f"{place}: the information matrix must be positive definite.")
         if rotations and len(R) != len(rotations[0]):
             raise ValueError(f"{place}: a file must hold poses in the plane or in space, not both.")
-        for column, value in zip((rotations, translations, kappa, tau), (R, t, k, s), strict=True):
-            column.append(value)
+        edges.append((int(values[0]), int(values[1])))
+        rotations.append(R)
+        translations.append(t)
+        kappa.append(k)
+        tau.append(s)
     if not edges:
         raise ValueError(f"{path} must hold at least one EDGE line: got none.")
     labels, renumbered = np.unique(np.array(edges), return_inverse=True)
