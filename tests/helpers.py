@@ -46,6 +46,7 @@ def assert_close(
 
 
 def _float64(value: Tensor | np.ndarray | float) -> Tensor:
+    value = value.copy() if isinstance(value, np.ndarray) else value  # torch warns if read-only
     return torch.as_tensor(value, dtype=torch.float64).detach()
 
 

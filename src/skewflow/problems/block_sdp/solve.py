@@ -50,7 +50,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class BlockSDP:
-    """A solution of a block-diagonal semidefinite program, and how good it is."""
+    """A solution of a block-diagonal semidefinite program, and how good it is (Sec. 1)."""
 
     factor: Array
     """Y, (n, p, r): the solution is Z = Y Yᵀ as an (np, np) matrix."""

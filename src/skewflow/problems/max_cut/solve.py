@@ -24,7 +24,7 @@ MOST_MOVES = 200_000
 
 @dataclass(frozen=True)
 class MaxCut:
-    """A cut and a proof of how far it is from the largest one."""
+    """A cut and a proof of how far it is from the largest one (Sec. 1)."""
 
     side: NDArray[np.bool_]
     """The side of each vertex."""

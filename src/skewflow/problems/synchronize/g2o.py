@@ -16,7 +16,7 @@ _SKIPPED = {"FIX"}
 
 
 def read_g2o(path: str | Path) -> PoseGraph:
-    """Read the measurements of a .g2o or .g2o.gz file.
+    """Read the measurements of a .g2o or .g2o.gz file (not in the paper).
 
     The information matrices become weights as in SE-Sync: for d dimensions tau is d over the trace
     of the covariance of the translation, kappa in space is 3 / 2 over the trace of that of the

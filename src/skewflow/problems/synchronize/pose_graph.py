@@ -12,7 +12,10 @@ from ..block_sdp.reference import Array
 
 @dataclass(frozen=True)
 class PoseGraph:
-    """Measurements x_i⁻¹ x_j of poses x = (R, t) in SE(2) or SE(3), or of rotations only."""
+    """Measurements x_i⁻¹ x_j of poses x = (R, t) in SE(2) or SE(3), or of rotations only.
+
+    The problem is in Sec. 1, the data structure is not in the paper.
+    """
 
     edges: NDArray[np.int64]
     """The poses i and j of each measurement, (m, 2), numbered from 0."""

@@ -62,4 +62,4 @@ def _majorise(loss: Any, squares: Array) -> tuple[float, Array]:
             "`loss` must be finite and must not decrease: its derivative is between "
             f"{slope.min().item():g} and {slope.max().item():g} at the present residuals."
         )
-    return float(total), np.maximum(weights, LEAST_WEIGHT * weights.max())
+    return float(total.detach()), np.maximum(weights, LEAST_WEIGHT * weights.max())

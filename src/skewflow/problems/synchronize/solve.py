@@ -24,7 +24,7 @@ Loss = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Synchronization:
-    """Poses and a proof of how good they are."""
+    """Poses and a proof of how good they are (Sec. 1)."""
 
     rotations: Array
     """R_i, (n, d, d)."""
