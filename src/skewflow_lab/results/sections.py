@@ -1,0 +1,256 @@
+"""What the page shows: one entry for each recorded result, in the order of the page."""
+
+from pathlib import Path
+
+from .records import Recorded
+
+BENCH = "../benchmarks/data"
+"""The folder of the benchmarks' records, seen from the one of all results."""
+STEPS = (
+    "case",
+    "SGD",
+    "FlowSGD s=2",
+    "SGD momentum",
+    "FlowSGD s=2 momentum",
+    "FlowSGD s=16",
+    "FlowSGD s=32",
+    "FlowSGD s=64",
+    "FlowSGD dense",
+    "exact exp",
+    "pogo-torch",
+    "geoopt RiemannianSGD",
+    "geotorch",
+    "torch orthogonal",
+)
+TRAINING = ("method", "mode", "seconds", "overhead_percent", "note")
+RACES = (
+    "problem",
+    "shape",
+    "best rival",
+    "gap",
+    "its s",
+    "which auto",
+    "auto, s",
+    "auto / rival",
+    "by hand",
+    "auto / by hand",
+)
+RACE_NOTE = (
+    "`auto` is the best of `FlowSGD`, `FlowAdam` and natural steps with that block size. The gap is "
+    "the best final gap of the rivals; `auto / rival` is the time in which `auto` reaches it, over "
+    "the time of the best rival. [The rules](how-to/race-optimisers.md#the-rules)."
+)
+STEP_NOTE = (
+    "Milliseconds for one `step()`, medians over the rounds, and in brackets the median of the "
+    "ratio inside a round to torch's SGD, with momentum to SGD with momentum."
+)
+TRAINING_NOTE = (
+    "Seconds of a training step, and the overhead over SGD in percent. What a CUDA graph could not "
+    "capture ran eagerly."
+)
+
+
+def sections(results: Path) -> list[Recorded]:
+    """Every result that the page shows."""
+
+    def at(path: str, title: str, top: str | None = None, **kwargs: object) -> Recorded:
+        return Recorded(results, path, title, top, **kwargs)  # type: ignore[arg-type]
+
+    return [
+        at(
+            f"{BENCH}/step_h200.json",
+            "One step on an H200",
+            "optim",
+            command="skewflow bench step --d 2048 4096 8192 16384 --block-sizes 2 8 32 64 "
+            "--largest-cubic 4096 --rounds 5 --device cuda",
+            note=STEP_NOTE,
+            columns={"rows": STEPS},
+        ),
+        at(
+            f"{BENCH}/step_wide_h200.json",
+            "One step of wide weights on an H200",
+            "optim",
+            command="skewflow bench step --d 2048 4096 --k 512 --wide --block-sizes 2 32 "
+            "--largest-cubic 0 --rounds 5 --device cuda",
+            note=STEP_NOTE,
+            columns={"rows": STEPS},
+        ),
+        at(
+            f"{BENCH}/step_plainnet110_h200.json",
+            "One step of the convolutions of PlainNet-110 on an H200",
+            "optim",
+            command="skewflow bench step --shapes plainnet110 --block-sizes 2 16 --largest-cubic 0 "
+            "--rounds 7 --device cuda",
+            note=STEP_NOTE,
+            columns={"rows": STEPS},
+        ),
+        at(
+            f"{BENCH}/step.csv",
+            "One step on two cores",
+            "optim",
+            command="skewflow bench step --d 1024 2048",
+            note="Milliseconds for one `step()`, and the median of the ratio inside a round to its base.",
+            columns={"step": ("case", "method", "p20", "p50", "p80", "ratio", "base")},
+        ),
+        at(
+            f"{BENCH}/training_plainnet110_h200.json",
+            "A training step of PlainNet-110 on an H200",
+            "nn",
+            command="skewflow bench training --network plainnet110 --precision bf16 --mode graph",
+            note=TRAINING_NOTE,
+            columns={"rows": TRAINING},
+        ),
+        at(
+            f"{BENCH}/training_plainnet110_eager_h200.json",
+            "The same in float32 without a CUDA graph",
+            "nn",
+            command="skewflow bench training --network plainnet110",
+            note=TRAINING_NOTE,
+            columns={"rows": TRAINING},
+        ),
+        at(
+            f"{BENCH}/training_vit_h200.json",
+            "A training step of a transformer on an H200",
+            "nn",
+            command="skewflow bench training --network vit --precision bf16 --mode graph",
+            note=TRAINING_NOTE,
+            columns={"rows": TRAINING},
+        ),
+        at(
+            "quality/h200",
+            "Races on an H200",
+            "optim",
+            note=RACE_NOTE,
+            figure="quality/h200/figures/quality.png",
+            columns={"problems": RACES},
+        ),
+        at(
+            "quality/cpu",
+            "Races on two cores",
+            "optim",
+            note=RACE_NOTE,
+            figure="quality/cpu/figures/quality.png",
+            columns={"problems": RACES},
+        ),
+        at(
+            f"{BENCH}/online_pca.json",
+            "Online PCA with natural steps on an H200",
+            "optim",
+            command="python benchmarks/online_pca.py --save --rounds 5",
+            note="Steps and seconds to the gap; medians of the rounds.",
+            columns={
+                "rows": (
+                    "problem",
+                    "shape",
+                    "gap",
+                    "pogo steps",
+                    "pogo seconds",
+                    "auto steps",
+                    "auto seconds",
+                    "auto-natural steps",
+                    "auto-natural seconds",
+                    "pogo / auto",
+                    "pogo / auto-natural",
+                )
+            },
+        ),
+        at(
+            f"{BENCH}/factored_cuda.json",
+            "Factored steps on an H200",
+            "optim",
+            command="python benchmarks/factored.py cuda 5 --save",
+            note="`layer`: forward pass, backward pass and exact step of a linear layer, over the "
+            "same with SGD. `ranks`: the factored step beside the dense one.",
+        ),
+        at(
+            f"{BENCH}/factored_cpu.json",
+            "Factored steps on two cores",
+            "optim",
+            command="python benchmarks/factored.py cpu 5 --save",
+        ),
+        at(
+            f"{BENCH}/which_end_cuda.json",
+            "Which step wins for a linear layer, on an H200",
+            "optim",
+            command="python benchmarks/which_end.py cuda --save",
+            note="Milliseconds. [Which step](explanation/which-step.md) draws them.",
+        ),
+        at(
+            f"{BENCH}/which_end_cpu.json",
+            "Which step wins for a linear layer, on two cores",
+            "optim",
+            command="python benchmarks/which_end.py cpu --save",
+            note="Milliseconds.",
+        ),
+        at(
+            "cifar/h200",
+            "PlainNet-110 on CIFAR-10",
+            "nn",
+            figure="cifar/h200/figures/curves.png",
+        ),
+        at("mnist", "A two-layer network on MNIST", "nn", figure="mnist/figures/mnist.png"),
+        at(
+            "rnn/h200",
+            "Recurrent nets: copying, and MNIST pixel by pixel",
+            "nn",
+            figure="rnn/h200/figures/rnn.png",
+            note="The LSTM has one learning rate that was not searched.",
+        ),
+        at(
+            "rl",
+            "Policies by evolution strategies",
+            "es",
+            figure="rl/figures/curves.png",
+            columns={
+                "returns": (
+                    "task",
+                    "hidden",
+                    "method",
+                    "seeds",
+                    "generations",
+                    "mean return",
+                    "least",
+                    "largest",
+                    "drift",
+                    "seconds a run",
+                )
+            },
+        ),
+        at(
+            f"{BENCH}/rollouts.json",
+            "Rollouts of the Humanoid on an H200",
+            "es",
+            command="python benchmarks/rollouts.py --save",
+        ),
+        at("table1", "Table 1 of the paper: operations of an update", "optim"),
+        at("table2", "Table 2 of the paper: sorting by a flow", "flows"),
+        at("variance", "Variance of every sampler", "samplers"),
+        at("rho", "The ablation of Sec. 9.2", "optim", figure="rho/figures/rho.png"),
+        at(
+            "numerics",
+            "Exponentials under low precision",
+            "kernels",
+            figure="numerics/figures/numerics.png",
+        ),
+        at(
+            "convergence",
+            "The bound of Theorem 5.1",
+            "flows",
+            figure="convergence/figures/convergence.png",
+        ),
+        at("haar", "Random rotations against Haar measure", "flows", figure="haar/figures/haar.png"),
+        at(
+            f"{BENCH}/second_moment.json",
+            "Which second moment FlowAdam has",
+            "optim",
+            command="python benchmarks/second_moment.py",
+            note="The final loss of each candidate at its best learning rate; `plane` is FlowAdam's.",
+        ),
+        at(
+            f"{BENCH}/results.csv",
+            "Edge completion, and recurrences by hand",
+            "kernels",
+            command="python benchmarks/edge_completion.py --save\npython benchmarks/recurrence.py --save",
+            columns={"results": ("benchmark", "case", "unit", "p20", "p50", "p80", "commit")},
+        ),
+    ]
