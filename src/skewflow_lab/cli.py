@@ -32,6 +32,7 @@ def main() -> None:
     from .report.collect import collect
     from .report.demo import demo
     from .report.page import report
+    from .results.command import results
     from .runs import reproduce
 
     bench = tyro.extras.SubcommandApp()
@@ -46,6 +47,7 @@ def main() -> None:
     app.command(experiments, name="reproduce", help="Run an experiment by name.")
     app.command(name="collect")(collect)
     app.command(name="report")(report)
+    app.command(name="results")(results)
     app.command(name="demo")(demo)
     try:
         app.cli(

@@ -18,7 +18,12 @@ LINES = {
     for line in block.splitlines()
     if line.startswith("skewflow ")
 }
-LINES |= {line for record in sections(ROOT / "results") for line in record.commands}
+LINES |= {
+    line
+    for record in sections(ROOT / "results")
+    for line in record.commands
+    if line.startswith("skewflow ")
+}
 
 
 def names(words):

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import tyro
 
 from ..runs.assets import to_svg, to_text
+from ..runs.code import recorded
 from ..runs.experiment import Table, Video
 from ..runs.files import RunError, write_atomically
-from ..runs.staleness import recorded
 from .finished import FinishedRun, known_experiments, read_run, read_video, shown
 
 HERE = Path(__file__).parent
@@ -97,9 +97,9 @@ def _section(run: FinishedRun, number: int) -> dict[str, Any]:
         "name": run.experiment.name,
         "title": run.experiment.title,
         "paper": run.experiment.paper,
-        "recorded": recorded(start.get("commit", "") for start in starts),
+        "recorded": recorded(starts),
         "devices": list(dict.fromkeys(s["device"] for s in starts if "device" in s)),
-        "starts": starts,
+        "starts": [{k: v for k, v in start.items() if k != "code"} for start in starts],
         "tables": tables,
         "videos": videos,
         "figures": figures,

@@ -19,7 +19,7 @@ LINES = {
     "geoopt": (("geoopt-sgd", "geoopt-adam"), "#9467bd"),
     "geotorch": (("geotorch-sgd", "geotorch-adam"), "#8c8c8c"),
 }
-"""Methods of each line, and its colour: a library enters with SGD and Adam, and its best is drawn."""
+"""Methods of each line, and its colour; of a library's SGD and Adam the better one is drawn."""
 
 
 def draw(results: Path, out: Path) -> None:
@@ -31,7 +31,7 @@ def draw(results: Path, out: Path) -> None:
 
     summary = json.loads((results / "quality/h200/summary.json").read_text(encoding="utf-8"))
     problems = {problem["name"]: problem for problem in summary["results"]["problems"]}
-    size = {"font.size": 11, "axes.titlesize": 12, "legend.fontsize": 11}
+    size: Any = {"font.size": 11, "axes.titlesize": 12, "legend.fontsize": 11}
     with plt.rc_context(size):
         fig, axes = plt.subplots(2, 2, figsize=(9, 6.2), layout="constrained")
         for axis, (name, title) in zip(axes.flat, RACES.items(), strict=True):

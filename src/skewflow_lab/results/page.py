@@ -9,10 +9,11 @@ from .tables import MOST_COLUMNS, MOST_ROWS, Rows, markdown, tables
 
 HEAD = f"""# Results
 
-*What was measured, by which command, on which machine, and does it still hold?* `skewflow results` writes this page from the files
-in [results](../results): no number is typed by hand. Each one is as of the commit in its section. A {DAGGER} says that the code it
-depends on has changed since: a run of the command today may give other numbers. A `+` says that the working tree held changes
-besides that commit.
+*What was measured, by which command, on which machine, and does it still hold?* `skewflow results`
+writes this page from the files in [results](../results): no number is typed by hand. Each one is as
+of the commit in its section. A {DAGGER} says that the code it depends on has changed since, so the
+command may give other numbers today. A `+` says that the working tree held changes besides that
+commit.
 
 | result | machine | commit | date |
 |---|---|---|---|

@@ -36,9 +36,9 @@ RACES = (
     "auto / by hand",
 )
 RACE_NOTE = (
-    "`auto` is the best of `FlowSGD`, `FlowAdam` and natural steps with that block size. The gap is "
-    "the best final gap of the rivals; `auto / rival` is the time in which `auto` reaches it, over "
-    "the time of the best rival. [The rules](how-to/race-optimisers.md#the-rules)."
+    "`auto` is the best of `FlowSGD`, `FlowAdam` and natural steps with that block size. The gap "
+    "is the best final gap of the rivals; `auto / rival` is the time in which `auto` reaches it, "
+    "over the time of the best rival. [The rules](how-to/race-optimisers.md#the-rules)."
 )
 STEP_NOTE = (
     "Milliseconds for one `step()`, medians over the rounds, and in brackets the median of the "
@@ -89,7 +89,7 @@ def sections(results: Path) -> list[Recorded]:
             "One step on two cores",
             "optim",
             command="skewflow bench step --d 1024 2048",
-            note="Milliseconds for one `step()`, and the median of the ratio inside a round to its base.",
+            note="Milliseconds, and the median of the ratio inside a round to its base.",
             columns={"step": ("case", "method", "p20", "p50", "p80", "ratio", "base")},
         ),
         at(
@@ -238,19 +238,22 @@ def sections(results: Path) -> list[Recorded]:
             "flows",
             figure="convergence/figures/convergence.png",
         ),
-        at("haar", "Random rotations against Haar measure", "flows", figure="haar/figures/haar.png"),
+        at(
+            "haar", "Random rotations against Haar measure", "flows", figure="haar/figures/haar.png"
+        ),
         at(
             f"{BENCH}/second_moment.json",
             "Which second moment FlowAdam has",
             "optim",
             command="python benchmarks/second_moment.py",
-            note="The final loss of each candidate at its best learning rate; `plane` is FlowAdam's.",
+            note="The final loss of each candidate at its best rate; `plane` is FlowAdam's.",
         ),
         at(
             f"{BENCH}/results.csv",
             "Edge completion, and recurrences by hand",
             "kernels",
-            command="python benchmarks/edge_completion.py --save\npython benchmarks/recurrence.py --save",
+            command="python benchmarks/edge_completion.py --save\n"
+            "python benchmarks/recurrence.py --save",
             columns={"results": ("benchmark", "case", "unit", "p20", "p50", "p80", "commit")},
         ),
     ]

@@ -91,7 +91,11 @@ def markdown(rows: Rows, columns: Sequence[str] | None = None) -> str:
     names = list(dict.fromkeys(key for row in rows for key in row))
     if columns is not None:
         names = [name for name in columns if name in names]
-    lines = [names, ["---"] * len(names), *([cell(row.get(name)) for name in names] for row in rows)]
+    lines = [
+        names,
+        ["---"] * len(names),
+        *([cell(row.get(name)) for name in names] for row in rows),
+    ]
     return "".join(f"| {' | '.join(_escaped(line))} |\n" for line in lines)
 
 

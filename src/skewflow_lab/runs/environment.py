@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from . import code
 from .files import RunError
 
 PACKAGES = ("numpy", "triton", "geoopt", "geotorch", "pogo-torch")
@@ -16,7 +17,7 @@ _CODE = (":(top)", ":(top,exclude)benchmarks/data", ":(top,exclude)results")
 
 
 def environment(device: str | torch.device) -> dict[str, str]:
-    """The machine, the versions, the commit and the day of a run on `device`."""
+    """The machine, the versions, the commit, the code and the day of a run on `device`."""
     return {
         "device": device_name(device),
         "threads": str(torch.get_num_threads()),
@@ -24,6 +25,7 @@ def environment(device: str | torch.device) -> dict[str, str]:
         "torch": torch.__version__,
         **{package: version(package) for package in PACKAGES},
         "commit": commit(),
+        "code": code.to_text(code.fingerprints()),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
 

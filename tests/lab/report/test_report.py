@@ -13,6 +13,7 @@ from lab.runs.walk import Walk, WalkConfig
 from skewflow_lab.paper import EXPERIMENTS
 from skewflow_lab.report.page import build, report
 from skewflow_lab.runs.assets import to_svg
+from skewflow_lab.runs.code import fingerprints, to_text
 from skewflow_lab.runs.experiment import Figure
 from skewflow_lab.runs.files import RunError
 from skewflow_lab.runs.reproduce import execute
@@ -62,13 +63,15 @@ def test_a_long_verdict_is_cut_at_a_sentence_in_the_summary_and_whole_in_its_sec
     assert verdict in below
 
 
-def test_each_section_says_when_it_was_recorded_and_whether_the_code_has_changed(runs, monkeypatch):
+def test_each_section_says_when_it_was_recorded_and_whether_the_code_has_changed(runs):
     path = runs / "walk" / "environment.json"
-    starts = [{"commit": "abc1234", "device": "an abacus"}, {"commit": "abc1234"}]
-    path.write_text(json.dumps(starts))
-    monkeypatch.setattr("skewflow_lab.runs.staleness.changed_since", lambda *_: True)
+    now = {"commit": "abc1234", "device": "an abacus", "code": to_text(fingerprints())}
+    path.write_text(json.dumps([now, now | {"device": "", "commit": ""}]))
+    assert build(runs).count("recorded at abc1234; the code is the same") == 2
+    path.write_text(json.dumps([now, now | {"commit": "def5678", "code": "optim=0"}]))
     page = build(runs)
-    assert page.count("recorded at abc1234; the code has changed since") == 2
+    assert page.count("recorded at abc1234 to def5678; the code has changed since") == 2
+    assert "optim=0" not in page
     assert "walk, quick, an abacus" in page
 
 
