@@ -25,7 +25,18 @@ LIBRARY = [
     "es",
     "problems",
 ]
-LABORATORY = ["runs", "measure", "data", "models", "rl", "bench", "paper", "report", "results", "cli"]
+LABORATORY = [
+    "runs",
+    "measure",
+    "data",
+    "models",
+    "rl",
+    "bench",
+    "paper",
+    "report",
+    "results",
+    "cli",
+]
 LAYERS = {"skewflow": LIBRARY, "skewflow_lab": [*LABORATORY, "__main__"]}
 """Lowest first: a module may import from its own layer and from those before it."""
 
