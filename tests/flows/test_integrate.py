@@ -15,7 +15,7 @@ from skewflow.flows import (
     integrate_adaptive,
     integrate_strang,
 )
-from skewflow.flows.adaptive import _step
+from skewflow.flows.adaptive import _pull_back, _step
 from skewflow.samplers import HRegular, RelabelledRoundRobin, RoundRobin, Uniform
 
 SIDES = ["left", "right"]
@@ -131,6 +131,19 @@ def test_the_adaptive_pair_has_orders_three_and_two(generator):
             estimated.append(error)
         assert abs(fitted_slope(steps, local) - 4) < 0.2
         assert abs(fitted_slope(steps, estimated) - 3) < 0.2
+
+
+def test_the_slope_in_the_linear_space_is_the_inverse_of_the_derivative_of_exp(generator):
+    # exp(u + e du) = exp(e omega) exp(u) + O(e^2) for the slope du, which is exact up to O(|u|^4).
+    u, omega = random_skew(5, generator=generator), random_skew(5, generator=generator)
+    sizes, e, wrong = [0.4, 0.2, 0.1], 1e-6, []
+    for size in sizes:
+        ahead, behind = (
+            geometry.expm(size * u + s * e * _pull_back(size * u, omega, "left")) for s in (1, -1)
+        )
+        slope = (ahead - behind) / (2 * e) @ geometry.expm(-size * u)
+        wrong.append((slope - omega).norm().item())
+    assert abs(fitted_slope(sizes, wrong) - 4) < 0.2
 
 
 @pytest.mark.parametrize("side", SIDES)
