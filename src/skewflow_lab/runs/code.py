@@ -14,7 +14,17 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parents[2]
 """The folder that holds both packages."""
-LIBRARY = ("geometry", "tournaments", "samplers", "kernels", "optim", "nn", "flows", "es", "problems")
+LIBRARY = (
+    "geometry",
+    "tournaments",
+    "samplers",
+    "kernels",
+    "optim",
+    "nn",
+    "flows",
+    "es",
+    "problems",
+)
 """Rooms of the library, lowest first: each imports only those before it."""
 LABORATORY = ("models", "measure", "rl", "data", "paper", "bench")
 """Rooms of the laboratory whose code makes numbers; the others only write and show them."""
@@ -98,9 +108,9 @@ def _code(source: str) -> str:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str) and node.end_lineno is not None:
-                lines[node.lineno - 1 : node.end_lineno] = [""] * (
-                    node.end_lineno - node.lineno + 1
-                )
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node.value.value, str):
+            last = node.end_lineno or node.lineno
+            lines[node.lineno - 1 : last] = [""] * (last - node.lineno + 1)
     return "\n".join(line.rstrip() for line in lines if line.strip())
