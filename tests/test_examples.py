@@ -71,3 +71,13 @@ def test_the_poses_on_a_ring_are_proven_optimal(capsys):
     (value, bound), (error, _) = printed("poses", capsys)
     assert bound <= value <= bound * (1 + 1e-5)
     assert error < 1
+
+
+def test_the_readme_s_rotation_halves_the_rounding_error(capsys):
+    code = (EXAMPLES.parent / "README.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    assert len([line for line in code.splitlines() if line]) <= 20
+    exec(code, {})
+    first, second = capsys.readouterr().out.replace("%", "").splitlines()
+    before, after = first.removeprefix("4-bit error ").split(" -> ")
+    assert float(after) < float(before) / 2
+    assert float(second.split()[-1]) < 1e-5
