@@ -1,6 +1,7 @@
 """The fused steps of the CPU against their references: same draws, values to rounding, in place."""
 
 from dataclasses import replace
+from itertools import combinations, product
 
 import numba
 import numpy as np
@@ -30,6 +31,9 @@ BLOCKS = [
     (64, 9, 16),
 ]
 LARGE_BLOCKS = [(2, 2, 2), (5, 5, 4), (16, 16, 16), (100, 7, 30), (300, 5, 70)]
+CASES = [(*shape, None) for shape in SHAPES] + BLOCKS + LARGE_BLOCKS
+"""Rows, columns and block size; pairs without one."""
+
 LAYOUTS = ["rows", "columns", "strided"]
 DTYPES = [torch.float64, torch.float32]
 PLAIN = Update(lr=0.1, seed=3, stream=7)
@@ -121,27 +125,23 @@ def test_draws_are_bit_for_bit_those_of_the_reference(d):
         assert order.tolist() == order_at(d, seed, stream, step).tolist()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("d, k", SHAPES)
-def test_pairs_match_the_reference(d, k, dtype, layout, generator):
-    check(1, d, k, None, dtype, layout, "plain", generator)
-    check(3, d, k, None, dtype, layout, "maximize-momentum", generator)
+def cover(place):
+    """Options, dtypes, layouts and numbers of matrices for the case at this place."""
+    for j, name in enumerate(UPDATES):
+        yield name, DTYPES[(place + j // 3) % 2], LAYOUTS[(place + j) % 3], 1 + (place + j // 2) % 3
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("d, k, s", BLOCKS + LARGE_BLOCKS)
-def test_blocks_match_the_reference(d, k, s, dtype, layout, generator):
-    check(1, d, k, s, dtype, layout, "plain", generator)
-    check(3, d, k, s, dtype, layout, "maximize-momentum", generator)
+def test_the_cover_has_every_pair_of_values():
+    rows = [(place, *row) for place in range(len(CASES)) for row in cover(place)]
+    for a, b in combinations(range(5), 2):
+        values = [{row[c] for row in rows} for c in (a, b)]
+        assert {(row[a], row[b]) for row in rows} == set(product(*values))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("d, k, s", [(63, 17, None), (16, 16, None), (63, 17, 5), (16, 5, 16)])
-@pytest.mark.parametrize("name", UPDATES)
-def test_every_option_matches_the_reference(name, d, k, s, layout, generator):
-    check(2, d, k, s, torch.float64, layout, name, generator)
+@pytest.mark.parametrize("place", range(len(CASES)), ids=[str(case) for case in CASES])
+def test_pairs_and_blocks_match_the_reference(place, generator):
+    for name, dtype, layout, n in cover(place):
+        check(n, *CASES[place], dtype, layout, name, generator)
 
 
 @pytest.mark.parametrize("s", [None, 5])
