@@ -20,9 +20,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from .assets import assets
 from .experiment import Experiment
 from .files import RunError, read_json, read_object, write_bytes, write_checked
-from .assets import assets
 from .run import Run
 
 OF_THE_MACHINE = ("data", "device", "precision")

@@ -21,7 +21,23 @@ from pathlib import Path
 from typing import Any
 
 from .environment import environment
-from .files import ANEW, CHECKSUM, Entries, RunError, cannot_write, check_name, damaged, load_tensors, read_json, read_object, remove, save_tensors, write_bytes, write_checked, write_json
+from .files import (
+    ANEW,
+    CHECKSUM,
+    Entries,
+    RunError,
+    cannot_write,
+    check_name,
+    damaged,
+    load_tensors,
+    read_json,
+    read_object,
+    remove,
+    save_tensors,
+    write_bytes,
+    write_checked,
+    write_json,
+)
 from .lock import locked
 
 AGAIN = "Restore it, or remove that file: --resume then makes its cell again."

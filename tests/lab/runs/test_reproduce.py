@@ -6,8 +6,8 @@ import pytest
 
 from lab.runs.walk import Walk
 from skewflow_lab import cli
-from skewflow_lab.runs import reproduce
 from skewflow_lab.paper import EXPERIMENTS
+from skewflow_lab.runs import reproduce
 
 
 def call(monkeypatch, capsys, *words):

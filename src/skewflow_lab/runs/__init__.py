@@ -1,0 +1,1 @@
+"""Run folders: making, resuming, checking and collecting them."""
