@@ -68,9 +68,9 @@ test-gpu:
 	PYTHONPATH=src:tests $(PYTHON) -m pytest tests/kernels tests/optim
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/edge_completion.py --save
-	$(BIN)/python benchmarks/processes.py --save
-	$(BIN)/python benchmarks/recurrence.py --save
+	$(BIN)/skewflow bench edge-completion --save
+	$(BIN)/skewflow bench recurrence --save
+	$(BIN)/skewflow bench processes --save
 
 format: $(STAMP)
 	$(BIN)/ruff format .

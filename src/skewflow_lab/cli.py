@@ -25,9 +25,18 @@ def main() -> None:
 
     from skewflow.errors import SkewflowError
 
+    from .bench.edge_completion import edge_completion
+    from .bench.factored import factored
+    from .bench.online_pca import online_pca
+    from .bench.processes import processes
     from .bench.quality.experiment import Quality
+    from .bench.recurrence import recurrence
+    from .bench.rollouts import rollouts
+    from .bench.second_moment import second_moment
     from .bench.step import command as step
     from .bench.training import command as training
+    from .bench.two_commits import two_commits
+    from .bench.which_end import which_end
     from .paper import EXPERIMENTS
     from .report.collect import collect
     from .report.demo import demo
@@ -38,6 +47,11 @@ def main() -> None:
     bench = tyro.extras.SubcommandApp()
     bench.command(name="step")(step.main)
     bench.command(name="training")(training.main)
+    for command in (edge_completion, factored, online_pca, processes, recurrence, rollouts):
+        bench.command(name=command.__name__.replace("_", "-"))(command)
+    bench.command(name="second-moment")(second_moment)
+    bench.command(name="two-commits")(two_commits)
+    bench.command(name="which-end")(which_end)
     quality = Quality()
     bench.command(name="quality", help=quality.title)(reproduce.command(quality, args))
 

@@ -43,7 +43,8 @@ def test_an_unknown_setting_of_table1_lists_the_known_ones(tmp_path):
     "words, expected",
     [
         ((), ["bench"]),
-        (("bench",), ["step", "Time one step of FlowSGD", "training"]),
+        (("bench",), ["step", "Time one step of FlowSGD", "training", "quality", "which-end"]),
+        (("bench", "online-pca"), ["--problems", "online-pca-4000", "--rounds", "--save"]),
         (("bench", "step"), ["--d", "--k", "--wide", "--shapes", "--block-sizes", "--save"]),
         (("bench", "training"), ["--network", "--precision", "--mode", "--depth", "--save"]),
     ],

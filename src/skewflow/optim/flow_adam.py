@@ -20,7 +20,7 @@ class FlowAdam(OrthogonalOptimizer):
     number v a row, the running mean of the squares of its gradient, and divides the generator plane
     by plane: $\Omega_{ij} / \sqrt{(v_i + v_j)/2}$. The quotient is skew and vanishes only where
     $\Omega$ does, so the stationary points are those of the loss; dividing M itself, row by row or
-    element by element, moves them (`benchmarks/second_moment.py` has the comparison). A dense step
+    element by element, moves them (`skewflow bench second-moment` has the comparison). A dense step
     of a matrix with 2k < d, which never forms $\Omega$, divides by the mean of all rows.
 
     Then the planes are sampled and turned as in `FlowSGD`, of which all other options are; the

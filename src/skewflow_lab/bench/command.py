@@ -1,27 +1,40 @@
 """What the benchmark commands share: the checks before the first minute, the bar, the print-out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Literal
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..measure.timing import reason
-from ..runs.environment import check_device
-from ..runs.files import RunError
+from ..measure.timing import percentiles, reason
+from ..runs.environment import check_device, environment
+from ..runs.files import RunError, append_rows, recorded
+
+Device = Literal["cpu", "cuda"]
+DEVICE: Device = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where a benchmark runs unless its command says otherwise."""
 
 PEERS = ("geoopt", "geotorch", "pogo")
 ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
 
 
-def check_machine(device: str, rounds: int, out: Path) -> None:
-    """Refuse a device that is not there, no rounds at all, and a folder that takes no files."""
+def check_rounds(device: str, rounds: int, save: bool = False) -> None:
+    """Refuse a missing device, fewer than one round, and saving outside of a checkout."""
     check_device(device)
     if rounds < 1:
         raise RunError(f"--rounds must be at least 1: got {rounds}.")
+    if save:
+        recorded("results.csv")
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder in which no file can be written."""
     there = next(path for path in (out, *out.parents) if path.exists())
     try:
         with TemporaryFile(dir=there):  # which leaves no trace
@@ -57,3 +70,18 @@ def show(*parts: str | Table) -> None:
 def written(paths: Iterable[Path]) -> str:
     """The last line: where the numbers are."""
     return f"written: {', '.join(map(str, paths))}"
+
+
+def append_result(benchmark: str, case: str, unit: str, values: Sequence[float]) -> None:
+    """Append the 20th, 50th and 80th percentile of `values` to results/bench/results.csv."""
+    machine = environment("cpu")
+    row = {
+        "benchmark": benchmark,
+        "case": case,
+        "unit": unit,
+        **percentiles(values),
+        "rounds": len(values),
+        **{key: machine[key] for key in ("device", "threads", "python", "torch", "commit")},
+        "utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    append_rows(recorded("results.csv"), [row])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from .records import Recorded
 
-BENCH = "../benchmarks/data"
+BENCH = "bench"
 """The folder of the benchmarks' records, seen from the one of all results."""
 STEPS = (
     "case",
@@ -136,7 +136,7 @@ def sections(results: Path) -> list[Recorded]:
             f"{BENCH}/online_pca.json",
             "Online PCA with natural steps on an H200",
             "optim",
-            command="python benchmarks/online_pca.py --save --rounds 5",
+            command="skewflow bench online-pca --device cuda --rounds 5 --save",
             note="Steps and seconds to the gap; medians of the rounds.",
             columns={
                 "rows": (
@@ -158,7 +158,7 @@ def sections(results: Path) -> list[Recorded]:
             f"{BENCH}/factored_cuda.json",
             "Factored steps on an H200",
             "optim",
-            command="python benchmarks/factored.py cuda 5 --save",
+            command="skewflow bench factored --device cuda --rounds 5 --save",
             note="`layer`: forward pass, backward pass and exact step of a linear layer, over the "
             "same with SGD. `ranks`: the factored step beside the dense one.",
         ),
@@ -166,20 +166,20 @@ def sections(results: Path) -> list[Recorded]:
             f"{BENCH}/factored_cpu.json",
             "Factored steps on two cores",
             "optim",
-            command="python benchmarks/factored.py cpu 5 --save",
+            command="skewflow bench factored --device cpu --rounds 5 --save",
         ),
         at(
             f"{BENCH}/which_end_cuda.json",
             "Which step wins for a linear layer, on an H200",
             "optim",
-            command="python benchmarks/which_end.py cuda --save",
+            command="skewflow bench which-end --device cuda --save",
             note="Milliseconds. [Which step](explanation/which-step.md) draws them.",
         ),
         at(
             f"{BENCH}/which_end_cpu.json",
             "Which step wins for a linear layer, on two cores",
             "optim",
-            command="python benchmarks/which_end.py cpu --save",
+            command="skewflow bench which-end --device cpu --save",
             note="Milliseconds.",
         ),
         at(
@@ -220,7 +220,7 @@ def sections(results: Path) -> list[Recorded]:
             f"{BENCH}/rollouts.json",
             "Rollouts of the Humanoid on an H200",
             "es",
-            command="python benchmarks/rollouts.py --save",
+            command="skewflow bench rollouts --save",
         ),
         at("table1", "Table 1 of the paper: operations of an update", "optim"),
         at("table2", "Table 2 of the paper: sorting by a flow", "flows"),
@@ -245,15 +245,14 @@ def sections(results: Path) -> list[Recorded]:
             f"{BENCH}/second_moment.json",
             "Which second moment FlowAdam has",
             "optim",
-            command="python benchmarks/second_moment.py",
+            command="skewflow bench second-moment --save",
             note="The final loss of each candidate at its best rate; `plane` is FlowAdam's.",
         ),
         at(
             f"{BENCH}/results.csv",
             "Edge completion, and recurrences by hand",
             "kernels",
-            command="python benchmarks/edge_completion.py --save\n"
-            "python benchmarks/recurrence.py --save",
+            command="skewflow bench edge-completion --save\nskewflow bench recurrence --save",
             columns={"results": ("benchmark", "case", "unit", "p20", "p50", "p80", "commit")},
         ),
     ]

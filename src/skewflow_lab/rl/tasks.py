@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
+from ..runs.environment import version
 from ..runs.files import RunError
 
 TaskName = Literal[
@@ -168,6 +169,17 @@ def require_simulators() -> None:
             f"the control tasks need {' and '.join(missing)}, of the extra `rl`: "
             "pip install 'skewflow[rl]'"
         )
+
+
+def versions(mjx: bool) -> dict[str, str]:
+    """The versions of the simulators; with MJX also that of JAX, and the device that it uses."""
+    found = {name: version(name) for name in NEEDED}
+    if not mjx:
+        return found
+    import jax
+
+    found |= {name: version(name) for name in ("mujoco-mjx", "jax")}
+    return {"simulates on": jax.devices()[0].device_kind, **found}
 
 
 def require_mjx() -> None:

@@ -13,7 +13,7 @@ from . import code
 from .files import RunError
 
 PACKAGES = ("numpy", "triton", "geoopt", "geotorch", "pogo-torch")
-_CODE = (":(top)", ":(top,exclude)benchmarks/data", ":(top,exclude)results")
+_CODE = (":(top)", ":(top,exclude)results")
 
 
 def environment(device: str | torch.device) -> dict[str, str]:

@@ -172,16 +172,20 @@ def cannot_write(path: Path, error: OSError) -> RunError:
     )
 
 
-def repository_table(name: str) -> Path:
-    """The path of benchmarks/data/<name>.csv, in the checkout that this package runs from."""
-    folder = ROOT / "benchmarks" / "data"
+def recorded(name: str) -> Path:
+    """The path of results/bench/NAME in the checkout that this package runs from.
+
+    Raises:
+        RunError: If the package does not run from a checkout.
+    """
+    folder = ROOT / "results" / "bench"
     if not folder.is_dir():
         raise RunError(
-            f"numbers are kept in benchmarks/data/{name}.csv of the repository, and skewflow runs "
-            f"from {Path(__file__).parents[1]}, which is in no checkout. Install one with "
+            f"numbers are kept in results/bench/{name} of the repository, and skewflow runs from "
+            f"{Path(__file__).parents[1]}, which is in no checkout. Install one with "
             "`pip install -e .`, or run without saving."
         )
-    return folder / f"{name}.csv"
+    return folder / name
 
 
 def append_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -12,7 +12,7 @@ def repository(tmp_path, monkeypatch):
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
         subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
 
-    for name in ("src/code.py", "benchmarks/data/step.csv", "results/quality/summary.json"):
+    for name in ("src/code.py", "results/bench/step.csv", "results/quality/summary.json"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("1\n")
     git("init")
@@ -25,8 +25,8 @@ def repository(tmp_path, monkeypatch):
 def test_changed_code_marks_the_commit_and_saved_numbers_do_not(repository):
     clean = environment.commit()
     assert clean and not clean.endswith("+")
-    (repository / "benchmarks" / "data" / "step.csv").write_text("2\n")
-    (repository / "benchmarks" / "data" / "new.csv").write_text("2\n")
+    (repository / "results" / "bench" / "step.csv").write_text("2\n")
+    (repository / "results" / "bench" / "new.csv").write_text("2\n")
     (repository / "results" / "quality" / "summary.json").write_text("2\n")
     assert environment.commit() == clean
     (repository / "src" / "code.py").write_text("2\n")

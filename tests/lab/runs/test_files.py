@@ -7,7 +7,7 @@ import torch
 
 from skewflow._files import load_checked, save_checked, write_atomically
 from skewflow.errors import CheckpointError
-from skewflow_lab.runs.files import append_rows, repository_table
+from skewflow_lab.runs.files import append_rows, recorded
 
 STATE = {"step": 7, "weights": [torch.arange(6.0).view(2, 3), torch.eye(2, dtype=torch.bfloat16)]}
 
@@ -103,4 +103,4 @@ def test_rows_with_other_columns_are_refused(tmp_path):
 
 
 def test_the_tables_of_this_checkout_are_found():
-    assert repository_table("results").exists()
+    assert recorded("results.csv").exists()

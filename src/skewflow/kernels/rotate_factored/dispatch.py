@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Triton is imported on use
 
 BREAK_EVEN = {"cpu": (0.25, 0.5), "cuda": (0.25, 0.5)}
 """Largest r / k at which the factored step costs less than the dense one, where 2k >= d and where
-2k < d. Measured (`benchmarks/data/factored_cpu.json`, `factored_cuda.json`) it is 0.375 and 0.5 at
+2k < d. Measured (`results/bench/factored_cpu.json`, `factored_cuda.json`) it is 0.375 and 0.5 at
 least; but the exact step of "auto" is cheaper than the exponential there."""
 
 TOLERANCE, COARSE_TOLERANCE = 1e-5, 1e-3

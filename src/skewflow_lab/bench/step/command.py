@@ -13,8 +13,8 @@ from skewflow.optim import FlowSGD
 
 from ...measure.timing import Step, interleaved, ratio
 from ...runs.environment import environment
-from ...runs.files import RunError, append_rows, repository_table, write_atomically
-from ..command import bar, check_machine, show, why_not, written
+from ...runs.files import RunError, append_rows, recorded, write_atomically
+from ..command import bar, check_folder, check_rounds, show, why_not, written
 from ..peers.baselines import BASELINES, Make, optimizer
 from .report import Row, draw, heading, notes, saved_rows, table
 from .weights import SETS, Shape, haar_weights, parameters
@@ -52,7 +52,7 @@ class StepBench:
     out: Path = Path("runs/bench-step")
     """Folder of the JSON file and the figure."""
     save: bool = False
-    """Append the numbers to benchmarks/data/step.csv of the repository."""
+    """Append the numbers to results/bench/step.csv of the repository."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def main(config: StepBench) -> None:
         raise SystemExit(130)
     paths = [json_path(config), *draw(result, config.out)]
     if config.save:
-        paths.append(repository_table("step"))
+        paths.append(recorded("step.csv"))
         append_rows(paths[-1], saved_rows(result))
     show(heading(result), table(result), *notes(result), written(paths))
     if not result["complete"]:
@@ -189,7 +189,8 @@ def main(config: StepBench) -> None:
 
 def check(config: StepBench) -> None:
     """Refuse what cannot run, before the first minute is spent."""
-    check_machine(config.device, config.rounds, config.out)
+    check_rounds(config.device, config.rounds, config.save)
+    check_folder(config.out)
     if not config.d or min(config.d) < 2:
         raise RunError(f"--d must be sizes of at least 2: got {config.d}.")
     if not config.block_sizes or min(config.block_sizes) < 2:
@@ -201,8 +202,6 @@ def check(config: StepBench) -> None:
         )
     if config.shapes != "matrix" and (config.d != SIZES or config.k is not None or config.wide):
         raise RunError(f"--shapes {config.shapes} fixes the sizes: leave out --d, --k, --wide.")
-    if config.save:
-        repository_table("step")
 
 
 def json_path(config: StepBench) -> Path:

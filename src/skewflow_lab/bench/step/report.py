@@ -63,7 +63,7 @@ def notes(result: dict[str, Any]) -> list[str]:
 
 
 def saved_rows(result: dict[str, Any]) -> list[Row]:
-    """The measurements as rows of benchmarks/data/step.csv."""
+    """The measurements as rows of results/bench/step.csv."""
     return [
         {
             **{key: row[key] for key in ("case", "d", "k", "method")},

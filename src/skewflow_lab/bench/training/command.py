@@ -21,8 +21,8 @@ from ...measure.timing import Step, interleaved, ratio
 from ...models.plainnet import PlainNet
 from ...models.vit import ViT
 from ...runs.environment import environment
-from ...runs.files import RunError, append_rows, repository_table, write_atomically
-from ..command import bar, check_machine, show, why_not, written
+from ...runs.files import RunError, append_rows, recorded, write_atomically
+from ..command import bar, check_folder, check_rounds, show, why_not, written
 from .report import Row, heading, notes, saved_rows, table
 from .trainers import BASE, TRAINERS, block_sizes
 
@@ -70,7 +70,7 @@ class TrainingBench:
     out: Path = Path("runs/bench-training")
     """Folder of the JSON file."""
     save: bool = False
-    """Append the numbers to benchmarks/data/training.csv of the repository."""
+    """Append the numbers to results/bench/training.csv of the repository."""
 
 
 def size(config: TrainingBench) -> tuple[int, int]:
@@ -220,22 +220,21 @@ def main(config: TrainingBench) -> None:
     paths = [json_path(config)]
     write_atomically(paths[0], json.dumps(result, indent=1) + "\n")
     if config.save:
-        paths.append(repository_table("training"))
+        paths.append(recorded("training.csv"))
         append_rows(paths[-1], saved_rows(result))
     show(heading(result), table(result), *notes(result), written(paths))
 
 
 def check(config: TrainingBench) -> None:
     """Refuse what cannot run, before the first minute is spent."""
-    check_machine(config.device, config.rounds, config.out)
+    check_rounds(config.device, config.rounds, config.save)
+    check_folder(config.out)
     if config.batch < 1:
         raise RunError(f"--batch must be at least 1: got {config.batch}.")
     if config.device != "cuda":
         for flag, value in (("--precision tf32", config.precision), ("--mode graph", config.mode)):
             if flag.endswith(value):
                 raise RunError(f"{flag} needs --device cuda: got {config.device}. Leave it out.")
-    if config.save:
-        repository_table("training")
 
 
 def json_path(config: TrainingBench) -> Path:

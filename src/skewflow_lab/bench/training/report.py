@@ -49,7 +49,7 @@ def notes(result: dict[str, Any]) -> list[str]:
 
 
 def saved_rows(result: dict[str, Any]) -> list[Row]:
-    """The measurements as rows of benchmarks/data/training.csv."""
+    """The measurements as rows of results/bench/training.csv."""
     config = result["config"]
     return [
         {

@@ -12,9 +12,8 @@ from ...rl.config import RLConfig
 from ...rl.jobs import Job, Trainee
 from ...rl.ray_workers import RayWorkers, require_ray
 from ...rl.rollout import Rollout
-from ...rl.tasks import missing_simulators, require_mjx, require_simulators
+from ...rl.tasks import missing_simulators, require_mjx, require_simulators, versions
 from ...rl.video import Film, encode, film, renderer
-from ...runs.environment import version
 from ...runs.experiment import Experiment, Figure, Table, Timing, Video
 from ...runs.files import RunError, write_bytes
 from ...runs.run import Run
@@ -120,13 +119,7 @@ class RL(Experiment[RLConfig]):
 
     def environment(self, config: RLConfig) -> dict[str, str]:
         """The simulators; with MJX also JAX, and the device that it uses."""
-        if config.backend != "mjx":
-            return {name: version(name) for name in ("mujoco", "gymnasium", "dm_control")}
-        import jax
-
-        packages = ("mujoco", "gymnasium", "dm_control", "mujoco-mjx", "jax")
-        used = {name: version(name) for name in packages}
-        return {"simulates on": jax.devices()[0].device_kind, **used}
+        return versions(mjx=config.backend == "mjx")
 
     def cells(self, config: RLConfig) -> Sequence[str]:
         """Task, method, size and seed; and the sizes whose update is timed."""

@@ -43,9 +43,9 @@ def bench(tmp_path, capsys):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    (tmp_path / "benchmarks" / "data").mkdir(parents=True)
+    (tmp_path / "results" / "bench").mkdir(parents=True)
     monkeypatch.setattr(files, "ROOT", tmp_path)
-    return tmp_path / "benchmarks" / "data" / "step.csv"
+    return tmp_path / "results" / "bench" / "step.csv"
 
 
 def rows_of(result, method):

@@ -1,33 +1,58 @@
-"""Which second moment FlowAdam keeps: one number a matrix, a row or an element, and where it acts.
+"""`skewflow bench second-moment`: which second moment FlowAdam could keep, and where it acts.
 
 The first moment M gives the generator Omega = M X^T - X M^T. "element" and "row" divide M by the
 root of the second moment before, as Adam on the ambient matrix does; "matrix" divides Omega by one
 number; "product" and "plane" divide Omega[i, j] by the geometric mean, or the root mean square, of
 the numbers of the rows i and j. The last three vanish where Omega does, so they keep the stationary
-points; the first two move them. Every candidate searches the same learning rates on every problem,
-and the best final loss counts. `--save` writes `benchmarks/data/second_moment.json`.
+points; the first two move them.
 """
 
-import argparse
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import torch
 from rich.progress import track
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from skewflow.geometry import expm, haar, omega
+from skewflow.kernels import rotate_pairs
 from skewflow.kernels.permutation import matching_at
-from skewflow.kernels.rotate_pairs import rotate_pairs
-from skewflow_lab.runs.environment import environment
-from skewflow_lab.runs.files import write_json
 
-DATA = Path(__file__).parent / "data" / "second_moment.json"
+from ..runs.environment import environment
+from ..runs.files import recorded, write_json
+from ..runs.threads import one_thread
+from .command import check_rounds, show
+
 BETAS, EPS = (0.9, 0.999), 1e-8
+"""As in Adam."""
 LRS = [10**e for e in (-4, -3.5, -3, -2.5, -2, -1.5)]
+"""Learning rates that every candidate searches."""
+SIZES: tuple[int | str, ...] = (2, "dense")
+"""Block sizes: matchings and the exact step."""
 MOMENTS = ("element", "row", "matrix", "product", "plane")
+
+
+def second_moment(steps: int = 600, save: bool = False) -> None:
+    """Compare second moments of one number a matrix, a row or an element.
+
+    Every candidate searches the same learning rates on every problem, and its least final loss
+    counts.
+
+    Args:
+        steps: Steps of a run.
+        save: Write results/bench/second_moment.json of the repository.
+    """
+    check_rounds("cpu", 1, save)
+    rows = []
+    with one_thread():
+        for problem, s in track(list(product(PROBLEMS, SIZES))):
+            for moment in MOMENTS:
+                value, lr = min((final_loss(problem, moment, lr, s, steps), lr) for lr in LRS)
+                rows.append({"problem": problem, "s": s, "moment": moment, "loss": value, "lr": lr})
+                show(f"{problem:11s} s={s!s:6s} {moment:8s} {value:12.5g} at lr {lr:.1e}")
+        if save:
+            content = {"steps": steps, "rows": rows, "environment": environment("cpu")}
+            write_json(recorded("second_moment.json"), content)
 
 
 def procrustes(generator: torch.Generator) -> tuple[Tensor, Callable[[Tensor, int], Tensor]]:
@@ -53,6 +78,8 @@ def pca(generator: torch.Generator) -> tuple[Tensor, Callable[[Tensor, int], Ten
 
 def digits(generator: torch.Generator) -> tuple[Tensor, Callable[[Tensor, int], Tensor]]:
     """The orthogonal first layer of a fixed two-layer network on real digits, batches of 64."""
+    from sklearn.datasets import load_digits
+
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
     head = torch.randn(10, 64, generator=generator)
@@ -104,24 +131,3 @@ def final_loss(problem: str, moment: str, lr: float, s: int | str, steps: int) -
             pairs, _ = matching_at(d, 0, 0, torch.tensor(t))
             X = rotate_pairs(X, pairs, (d - 1) * A[pairs[:, 0], pairs[:, 1]])
     return float(loss(X, -1))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--save", action="store_true")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    rows = []
-    for problem, s in track(list(product(PROBLEMS, (2, "dense")))):
-        for moment in MOMENTS:
-            value, lr = min((final_loss(problem, moment, lr, s, args.steps), lr) for lr in LRS)
-            rows.append({"problem": problem, "s": s, "moment": moment, "loss": value, "lr": lr})
-            print(f"{problem:11s} s={s!s:6s} {moment:8s} {value:12.5g} at lr {lr:.1e}", flush=True)
-    if args.save:
-        content = {"steps": args.steps, "rows": rows, "environment": environment("cpu")}
-        write_json(DATA, content)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,13 @@
-"""Which step wins where: blocks, exact or factored, by shape and batch.
-
-``python benchmarks/which_end.py cpu|cuda [--save]`` takes a linear layer of each shape, and for
-each batch times the two products of its forward and backward pass, the product that forms the
-gradient, and the steps of FlowSGD by blocks of 2, 16 and 64 rows, exact, and factored. ``--save``
-writes ``benchmarks/data/which_end_DEVICE.json``. ``python benchmarks/which_end.py draw`` makes
-``docs/explanation/which-end.png`` from the files.
+"""`skewflow bench which-end`: which step wins where: blocks, exact or factored.
 
 Where gradients are exact, blocks of s rows make the part (s - 1) / (d - 1) of the progress of an
-exact step: the best has the least time for a whole one. Where steps are worth the same, as a long
-momentum makes them nearly, the best is the cheapest.
+exact step: the best step has the least time for a whole one. Where all steps are worth the same, as
+a long momentum makes them nearly, the best step is the cheapest.
 """
 
-import argparse
 import json
-from collections.abc import Callable
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -24,14 +15,15 @@ from torch import nn
 from skewflow.geometry import haar
 from skewflow.kernels.rotate_factored.dispatch import is_worth_it
 from skewflow.optim import FlowSGD
-from skewflow_lab.measure.timing import interleaved
-from skewflow_lab.runs.assets import to_png
-from skewflow_lab.runs.environment import check_device, environment
-from skewflow_lab.runs.experiment import Figure
-from skewflow_lab.runs.files import write_bytes, write_json
 
-DATA = Path(__file__).parent / "data"
-PICTURE = Path(__file__).parents[1] / "docs" / "explanation" / "which-end.png"
+from ..measure.timing import Step, interleaved
+from ..runs.assets import to_png
+from ..runs.environment import environment
+from ..runs.experiment import Figure
+from ..runs.files import ROOT, RunError, read_json, recorded, write_bytes, write_json
+from .command import DEVICE, Device, check_rounds, show
+
+PICTURE = ROOT / "docs" / "explanation" / "which-end.png"
 SHAPES = {
     "cpu": [(64, 64), (256, 256), (512, 512), (1024, 1024), (1024, 128), (2048, 2048)],
     "cuda": [(256, 256), (1024, 1024), (4096, 4096), (8192, 8192), (4096, 256), (5120, 1024)],
@@ -40,17 +32,39 @@ BATCHES = {"cpu": (16, 64, 256, 1024), "cuda": (32, 128, 512, 4096)}
 BLOCKS = (2, 16, 64)
 COLOURS = {"blocks": "#0072b2", "exact": "#d55e00", "factored": "#009e73"}
 
-Steps = dict[str, Callable[[], object]]
+Steps = dict[str, Step]
 
 
-def milliseconds(steps: Steps, device: str) -> dict[str, float]:
+def which_end(device: Device = DEVICE, save: bool = False, draw: bool = False) -> None:
+    """Time steps of FlowSGD by blocks, exact and factored, for linear layers of several shapes.
+
+    For each shape and batch it times the two products of the forward and backward pass, the product
+    that forms the gradient, and the steps by blocks of 2, 16 and 64 rows, exact, and factored.
+
+    Args:
+        device: Where the layers are.
+        save: Write results/bench/which_end_DEVICE.json of the repository.
+        draw: Measure nothing; draw docs/explanation/which-end.png from both files.
+    """
+    check_rounds(device, 1, save or draw)
+    if draw:
+        _draw()
+        return
+    rows = _measure(device)
+    if save:
+        content = {"environment": environment(device), "rows": rows}
+        write_json(recorded(f"which_end_{device}.json"), content)
+
+
+def _milliseconds(steps: Steps, device: str) -> dict[str, float]:
+    """The median of each step."""
     times, failures = interleaved(steps, torch.device(device), rounds=3, seconds=0.03)
     if failures:
-        raise RuntimeError(f"every step must run: {failures}")
+        raise RunError(f"every step must run: {failures}.")
     return {name: median(each) for name, each in times.items()}
 
 
-def of_shape(d: int, k: int, device: str) -> dict[str, float]:
+def _of_shape(d: int, k: int, device: str) -> dict[str, float]:
     """The steps whose price does not depend on the batch."""
     steps: Steps = {}
     X = haar(d, k, generator=torch.Generator().manual_seed(0)).to(device)
@@ -58,17 +72,18 @@ def of_shape(d: int, k: int, device: str) -> dict[str, float]:
     plain = nn.Parameter(X.clone())
     plain.grad = G
     steps["SGD"] = torch.optim.SGD([plain], lr=1e-3, fused=device == "cuda").step
-    for s in (*(s for s in BLOCKS if s < d), "dense"):
+    sizes: list[int | Literal["dense"]] = [*(s for s in BLOCKS if s < d), "dense"]
+    for s in sizes:
         p = nn.Parameter(X.clone())
         p.grad = G
         optimizer = FlowSGD(
             [p], lr=1e-4, block_size=s, retraction="polar" if s == "dense" else "exp"
         )
         steps["exact" if s == "dense" else f"blocks of {s}"] = optimizer.step
-    return milliseconds(steps, device)
+    return _milliseconds(steps, device)
 
 
-def of_batch(d: int, k: int, batch: int, device: str) -> dict[str, float]:
+def _of_batch(d: int, k: int, batch: int, device: str) -> dict[str, float]:
     """The passes, the product that forms the gradient, and the factored step."""
     X = nn.Parameter(haar(d, k, generator=torch.Generator().manual_seed(0)).to(device))
     inputs, passed = (torch.randn(batch, n, device=device) for n in (d, k))
@@ -81,20 +96,21 @@ def of_batch(d: int, k: int, batch: int, device: str) -> dict[str, float]:
     }
     if is_worth_it(batch, d, k, X.device):  # else the step is an exact one
         steps["factored"] = lambda: optimizer.step(factors={X: (A, B)})
-    return milliseconds(steps, device)
+    return _milliseconds(steps, device)
 
 
-def measure(device: str) -> list[dict[str, Any]]:
+def _measure(device: str) -> list[dict[str, Any]]:
+    """A row for each shape and batch."""
     rows = []
     for d, k in SHAPES[device]:
-        alone = of_shape(d, k, device)
+        alone = _of_shape(d, k, device)
         for batch in BATCHES[device]:
-            rows.append({"shape": [d, k], "batch": batch} | alone | of_batch(d, k, batch, device))
-            print(json.dumps(rows[-1]), flush=True)
+            rows.append({"shape": [d, k], "batch": batch} | alone | _of_batch(d, k, batch, device))
+            show(json.dumps(rows[-1]))
     return rows
 
 
-def prices(row: dict[str, Any], whole: bool) -> dict[str, float]:
+def _prices(row: dict[str, Any], whole: bool) -> dict[str, float]:
     """Milliseconds of a step and of all before it, or for the whole progress of an exact one."""
     d, _ = row["shape"]
     found = {}
@@ -107,41 +123,22 @@ def prices(row: dict[str, Any], whole: bool) -> dict[str, float]:
     return found
 
 
-def draw() -> None:
-    """A panel for each device and each measure; in it the winners, and their price over SGD's."""
-    files = {
-        device: json.loads((DATA / f"which_end_{device}.json").read_text()) for device in SHAPES
-    }
-
-    def drawing(canvas: Any) -> None:
-        axes = canvas.subplots(2, 2)
-        for line, (kind, whole) in enumerate((("most progress", True), ("least price", False))):
-            for axis, (device, found) in zip(axes[line], files.items(), strict=True):
-                title = "two cores" if device == "cpu" else found["environment"]["device"]
-                axis.set_title(f"{title}, {kind}", fontsize=10)
-                panel(axis, found["rows"], whole)
-        for axis in axes[-1]:
-            axis.set_xlabel("batch, or rank of the gradient")
-        marks = [patch(name) for name in COLOURS]
-        canvas.legend(handles=marks, loc="outside lower center", ncols=3)
-
-    write_bytes(PICTURE, to_png(Figure("which-end", "", drawing, (10.0, 7.0))))
-
-
-def patch(name: str) -> Any:
+def _patch(name: str) -> Any:
+    """An entry of the legend."""
     from matplotlib.patches import Patch
 
     return Patch(color=COLOURS[name], label=name)
 
 
-def panel(axis: Any, rows: list[dict[str, Any]], whole: bool) -> None:
+def _panel(axis: Any, rows: list[dict[str, Any]], whole: bool) -> None:
+    """The cheapest step by shape and batch."""
     shapes = list(dict.fromkeys(tuple(row["shape"]) for row in rows))
     batches = list(dict.fromkeys(row["batch"] for row in rows))
     for row in rows:
         x, y = batches.index(row["batch"]), shapes.index(tuple(row["shape"]))
-        found = prices(row, whole)
+        found = _prices(row, whole)
         best = min(found, key=lambda name: found[name])
-        part = prices(row, whole=False)[best] / (row["passes"] + row["gradient"] + row["SGD"])
+        part = _prices(row, whole=False)[best] / (row["passes"] + row["gradient"] + row["SGD"])
         colour = COLOURS[best.split(" ")[0]]
         axis.add_patch(_rectangle(x, y, colour))
         size = best.rsplit(" ", 1)[1] if best.startswith("blocks") else ""
@@ -160,24 +157,20 @@ def _rectangle(x: int, y: int, colour: str) -> Any:
     return Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, lw=0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("cpu", "cuda", "draw"))
-    parser.add_argument(
-        "--save", action="store_true", help="write benchmarks/data/which_end_*.json"
-    )
-    args = parser.parse_args()
-    if args.what == "draw":
-        draw()
-        return
-    check_device(args.what)
-    rows = measure(args.what)
-    if args.save:
-        write_json(
-            DATA / f"which_end_{args.what}.json",
-            {"environment": environment(args.what), "rows": rows},
-        )
+def _draw() -> None:
+    """A panel for each device and each measure, with the cheapest step and its price over SGD's."""
+    files = {device: read_json(recorded(f"which_end_{device}.json")) for device in SHAPES}
 
+    def drawing(canvas: Any) -> None:
+        axes = canvas.subplots(2, 2)
+        for line, (kind, whole) in enumerate((("most progress", True), ("least price", False))):
+            for axis, (device, found) in zip(axes[line], files.items(), strict=True):
+                title = "two cores" if device == "cpu" else found["environment"]["device"]
+                axis.set_title(f"{title}, {kind}", fontsize=10)
+                _panel(axis, found["rows"], whole)
+        for axis in axes[-1]:
+            axis.set_xlabel("batch, or rank of the gradient")
+        marks = [_patch(name) for name in COLOURS]
+        canvas.legend(handles=marks, loc="outside lower center", ncols=3)
 
-if __name__ == "__main__":
-    main()
+    write_bytes(PICTURE, to_png(Figure("which-end", "", drawing, (10.0, 7.0))))
