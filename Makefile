@@ -27,17 +27,17 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# Tests that run with every annotated shape checked. A test opts out by the marker `bad_input` or,
+# since the checker makes long enumerations five times slower, `many_calls`.
+SHAPED := tests/geometry tests/tournaments tests/flows tests/samplers/test_cost.py \
+  tests/kernels/test_reference.py tests/kernels/test_permutation.py
+
 # One process on each core, with whole files: their fixtures are made once.
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n auto --dist loadfile --durations=10
+	$(BIN)/python -m pytest -n auto --dist loadfile --durations=10 $(addprefix --ignore=,$(SHAPED))
 
-# Every annotated shape checked at run time, on the tests that meet each function once: the checker
-# makes the long enumerations five times slower and they add no new shapes.
 shapes: $(STAMP)
-	$(BIN)/python -m pytest --jaxtyping-packages=skewflow,beartype.beartype \
-	  -m "not slow and not bad_input" tests/geometry tests/kernels/test_reference.py \
-	  tests/kernels/test_permutation.py tests/samplers/test_cost.py tests/tournaments \
-	  tests/flows --ignore-glob="*test_claims*"
+	$(BIN)/python -m pytest --jaxtyping-packages=skewflow,beartype.beartype -n auto --dist loadfile $(SHAPED)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

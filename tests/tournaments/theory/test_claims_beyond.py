@@ -30,6 +30,8 @@ from skewflow.tournaments.theory import (
     uniform_variance,
 )
 
+pytestmark = pytest.mark.many_calls
+
 
 def edges_of(T):
     return {tuple(e) for e in T.edges().tolist()}

@@ -53,6 +53,8 @@ from skewflow.tournaments.theory import (
 
 EVEN = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (9, 3)]
 
+pytestmark = pytest.mark.many_calls
+
 
 def uneven_cover(d, generator):
     """A covering family that is not homogeneous: all pairs with the rest, and three of T_3."""
