@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from helpers import assert_close, randn, random_stiefel, with_norm
-from skewflow.geometry import omega, orthogonality_error, project
-from skewflow.kernels.exact_polar import dispatch, limits, polar_step
+from skewflow.geometry import omega, orthogonality_error
+from skewflow.kernels.exact_polar import dispatch, polar_step, reference
 from skewflow.kernels.polish.reference import polish_
 
 pytest.importorskip("triton")
@@ -39,12 +39,8 @@ def test_the_nearest_point_is_the_projection_for_a_batch_of_any_norms(
     D *= (torch.tensor(NORMS, dtype=torch.float64) / turn)[:, None, None]
     X32 = X.float().mT.contiguous().mT if wide else X.float()
     Y = stepped(X32, D.float(), 1.0, device, parts)
-    for X_b, D_b, Y_b in zip(X, D, Y, strict=True):
-        R = omega(X_b, D_b) @ X_b
-        C = R.mT @ R
-        bound = float(torch.linalg.matrix_norm(C @ C).sqrt())
-        cut = min(1.0, (limits.WIDEST / max(bound, 1e-30)) ** 0.5)
-        assert_close("Y", project(X_b - cut * R), Y_b, torch.float32)
+    for expected, Y_b in zip(reference.polar_step(X, D, 1.0), Y, strict=True):
+        assert_close("Y", expected, Y_b, torch.float32)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -60,17 +56,17 @@ def test_a_polish_by_parts_brings_points_back(size, wide, generator, device):
 
 
 @pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("lr", [0.0, 1e-3, 1.0, 1e4, 1e30, 1e300])
 @pytest.mark.parametrize("shape", [(9, 9), (20, 4)], ids=str)
-def test_any_learning_rate_gives_the_step_of_the_cpu(shape, lr, parts, generator, device):
+def test_any_learning_rate_gives_the_step_of_the_cpu(shape, parts, generator, device):
     X = random_stiefel(*shape, batch=(5,), generator=generator, dtype=torch.float32)
     D = randn(5, *shape, generator=generator, dtype=torch.float32)
     D *= torch.tensor([0.0, 1e-38, 1e-2, 1.0, 1e15])[:, None, None]
-    Y = stepped(X, D, lr, device, parts)
-    assert orthogonality_error(Y).max() < 2e-6
-    # Cut steps have the directions of their D, which is known to 6e-8.
-    expected, _ = polar_step(X, D, lr)
-    assert_close("Y", expected, Y, torch.float32, factor=10)
+    for lr in (0.0, 1e-3, 1.0, 1e4, 1e30, 1e300):
+        Y = stepped(X, D, lr, device, parts)
+        assert orthogonality_error(Y).max() < 2e-6
+        # Cut steps have the directions of their D, which is known to 6e-8.
+        expected, _ = polar_step(X, D, lr)
+        assert_close("Y", expected, Y, torch.float32, factor=10)
 
 
 def test_steps_that_do_not_need_it_take_no_further_product(generator, device, monkeypatch):
