@@ -75,6 +75,11 @@ def like(B: Tensor, A: Tensor, name: str, other: str) -> None:
             f"`{name}` must have the shape of `{other}`: got {tuple(B.shape)} and "
             f"{tuple(A.shape)}. Transpose, or expand the batch, so that they agree."
         )
+    same_kind(B, A, name, other)
+
+
+def same_kind(B: Tensor, A: Tensor, name: str, other: str) -> None:
+    """Check that `B` has the dtype and device of `A`."""
     if B.dtype != A.dtype or B.device != A.device:
         raise DtypeError(
             f"`{name}` must have the dtype and device of `{other}`: got {B.dtype} on {B.device} "

@@ -113,8 +113,4 @@ def check_fits(A: Tensor, X: Tensor, name: str, shape: tuple[int, int]) -> None:
             f"`{name}` must have shape {expected} to go with `X` of shape {tuple(X.shape)}: "
             f"got {tuple(A.shape)}. Reshape it, or expand the one that lacks batch dimensions."
         )
-    if A.dtype != X.dtype or A.device != X.device:
-        raise DtypeError(
-            f"`{name}` must have the dtype and device of `X`: got {A.dtype} on {A.device} "
-            f"and {X.dtype} on {X.device}. Move one with `.to(...)`."
-        )
+    _validate.same_kind(A, X, name, "X")

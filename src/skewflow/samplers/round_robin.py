@@ -14,8 +14,22 @@ from .base import Sampler
 from .uniform import Uniform
 
 
+class _SweepSampler(Sampler):
+    """A sampler whose state is its place in a sweep."""
+
+    _sweep: Sweep
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the sweep."""
+        return self._sweep.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue a saved sweep."""
+        self._sweep.load_state_dict(state)
+
+
 @dataclass
-class RoundRobin(Sampler):
+class RoundRobin(_SweepSampler):
     r"""Members of the fixed non-intersecting family, uniformly; weight n, its size (Sec. 3.2).
 
     For s = 2 these are the d - 1 (odd d: d) matchings of the circle method, in the given row order.
@@ -61,17 +75,9 @@ class RoundRobin(Sampler):
         n = len(family)
         return [(Tournament(T.to(W.device), float(n)), 1 / n) for T in family]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the sweep."""
-        return self._sweep.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue a saved sweep."""
-        self._sweep.load_state_dict(state)
-
 
 @dataclass
-class RelabelledRoundRobin(Sampler):
+class RelabelledRoundRobin(_SweepSampler):
     r"""The round robin under a random relabelling of the rows, one per sweep (not in the paper).
 
     A relabelled matching is a uniform matching, so *each* step by itself has exactly the law of
@@ -106,11 +112,3 @@ class RelabelledRoundRobin(Sampler):
     def law(self, W: EdgeWeights) -> Law:
         """The law of `Uniform`."""
         return Uniform(self.block_size).law(W)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the sweep."""
-        return self._sweep.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue a saved sweep."""
-        self._sweep.load_state_dict(state)
