@@ -97,6 +97,8 @@ def test_the_end_that_wins_is_measured_and_drawn(saved, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")  # pogo compiles with torch
 def test_online_pca_is_timed_to_a_gap(saved, monkeypatch):
+    pytest.importorskip("pogo")
+    monkeypatch.setattr(online_pca, "LONGEST", 60.0)
     monkeypatch.setitem(online_pca.GAPS, "online-pca-1000", 0.9)
     monkeypatch.setattr(online_pca, "NAMES", ("auto", "pogo"))
     online_pca.online_pca(("online-pca-1000",), device="cpu", rounds=1, save=True)

@@ -281,7 +281,7 @@ def test_the_verdict_of_variance_follows_the_numbers(runs):
 
 
 def test_a_monte_carlo_moment_agrees_with_its_formula(generator):
-    X = haar(10, generator=generator)  # too large to enumerate
+    X = haar(10, generator=generator, dtype=torch.float64)  # too large to enumerate
     W = EdgeWeights(X, torch.randn(10, 10, generator=generator, dtype=X.dtype))
     for name in ("abs HT", "uniform", "heavy matchings"):
         case = CASES[name]

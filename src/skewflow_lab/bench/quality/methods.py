@@ -139,7 +139,12 @@ def flow_adam() -> Method:
     def base(problem: Problem) -> float:
         """The angles of a block are the rate times (d-1)/(s-1), and +-1 has a norm of sqrt(s)."""
         *batch, d, k = problem.shape
-        options = {"sampler": "sweep", "retraction": "exp", "betas": (0.9, 0.999)}
+        options = {
+            "block_size": "auto",
+            "sampler": "sweep",
+            "retraction": "exp",
+            "betas": (0.9, 0.999),
+        }
         size = auto_choice((torch.Size(batch).numel(), d, k), problem.device, options).size
         s = size if isinstance(size, int) else d
         return 0.1 / s**0.5 * (s - 1) / (d - 1)
