@@ -87,23 +87,24 @@ class Rnn(Experiment[RnnConfig]):
             data="digits",
             device="cpu",
         ),
-        # Half an hour on one core; the LSTM takes a third of it. The search on pixels is as long as
-        # what it is for: the LSTM's best rate of one epoch lost what it had learnt in the next.
+        # The search on pixels is as long as what it is for: the LSTM's best rate of one epoch lost
+        # what it had learnt in the next.
         "cpu": RnnConfig(
-            delays=(200, 500),
+            delays=(200,),
             epochs=3,
+            search_iterations=200,
             search_epochs=3,
             copy_hidden=128,
             pixel_hidden=100,
             batch=32,
             pool=2,
-            images=20_000,
+            images=5_000,
             device="cpu",
         ),
         "paper": RnnConfig(),
     }
     preset_help = (
-        '"quick" takes about a minute on one core, "cpu" half an hour; "paper" is for a GPU.'
+        '"quick" takes about a minute on one core, "cpu" a quarter of an hour; "paper" needs a GPU.'
     )
 
     def cells(self, config: RnnConfig) -> Sequence[str]:
