@@ -90,7 +90,7 @@ class Rnn(Experiment[RnnConfig]):
         # The search on pixels is as long as what it is for: the LSTM's best rate of one epoch lost
         # what it had learnt in the next.
         "cpu": RnnConfig(
-            delays=(200,),
+            delays=(100, 200),
             epochs=3,
             search_iterations=200,
             search_epochs=3,
