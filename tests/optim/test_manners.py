@@ -321,10 +321,9 @@ def test_gradients_with_a_graph_are_taken_as_they_are(generator):
 
 def test_a_momentum_that_may_not_be_written_leaves_the_weight_alone(generator):
     p = nn.Parameter(torch.eye(8))
-    optimizer = FlowSGD([p], lr=0.1, momentum=0.9)
-    p.grad = torch.randn(8, 8, generator=generator)
     with torch.inference_mode():
-        optimizer.step()
+        optimizer = FlowSGD([p], lr=0.1, momentum=0.9)
+    p.grad = torch.randn(8, 8, generator=generator)
     before = p.detach().clone()
     with pytest.raises(RuntimeError, match="inference"):
         optimizer.step()

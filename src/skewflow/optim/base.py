@@ -15,7 +15,7 @@ from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import Graphs, is_capturing
 from ..kernels.update import Update
 from .auto import explain
-from .checkpoint import Loaded, pack, settle, unpack
+from .checkpoint import STATE_VERSION, Loaded, pack, settle, unpack
 from .clock import Clock
 from .compiled_functions import OUTSIDE, outside_the_graph
 from .diagnosis import Diagnosis, diagnose
@@ -25,6 +25,7 @@ from .executors.low_rank import LowRankMemory
 from .factored_gradient import FactoredGradient
 from .foreign_writes import ForeignWrites
 from .gradient import FactorReader, GivenFactors, Gradient, refuse_strangers
+from .initial_state import begin_state
 from .options import check_options, refuse_foreign_options
 from .plan import Plan
 from .process_seeds import SeedComparison
@@ -95,6 +96,14 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             stream += weight.num_matrices
         self._weights.update(admitted)
         self._writes.add(admitted.values())
+        self._begin_states(group)
+
+    def _begin_states(self, group: dict[str, Any]) -> None:
+        """Make the states of a group's weights, and what its saved options hold beyond torch's."""
+        group["step"], group["state_version"] = self._shared.clock.done, STATE_VERSION
+        for p in group["params"]:
+            begin_state(self.state[p], group, self._weights[p])
+            self._begin_moments(group, self._weights[p])
 
     def step(
         self, closure: Callable[[], Any] | None = None, factors: GivenFactors | None = None
@@ -167,6 +176,8 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         for weight in self._reader.multiplied:
             self.state[weight.p]["by_gradients"] = True
         clock.tick(capturing)
+        for group, plan in zip(self.param_groups, plans, strict=True):
+            group["step"] = plan.options["step"] = clock.done
         if not capturing:
             for plan in plans:
                 every = plan.options["guard_every"]
@@ -246,6 +257,10 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         """The numbers of a step."""
 
     @abstractmethod
+    def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
+        """Make the moments that the state of a weight lacks, zero."""
+
+    @abstractmethod
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         """Make what the state of a weight with a dense gradient lacks."""
 
@@ -320,7 +335,8 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs to give the same bits: plain data, safe to unpickle."""
         steps = self._settle()
-        return pack(super().state_dict(), steps)
+        params = (p for group in self.param_groups for p in group["params"])
+        return pack(super().state_dict(), steps, [self._weights[p].d for p in params])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; sampler objects stay those of this optimiser."""
@@ -339,12 +355,11 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
 
     def _take_over(self, loaded: Loaded) -> None:
         """Bring in a state, between torch's loading of the groups and the user's last hooks."""
-        for group, sampler in zip(self.param_groups, loaded.samplers, strict=True):
-            group.pop("step")
-            group.pop("state_version", None)
-            group["sampler"] = sampler
-        self.state.update({p: state for p, state in loaded.states.items() if state})
         self._shared.clock, self._shared.drift = Clock(loaded.steps), Drift(loaded.steps)
+        self.state.update({p: state for p, state in loaded.states.items() if state})
+        for group, sampler in zip(self.param_groups, loaded.samplers, strict=True):
+            group["sampler"] = sampler
+            self._begin_states(group)
         self._plans.clear()
         for weight in self._weights.values():
             weight.present_until = loaded.steps

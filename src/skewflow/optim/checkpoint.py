@@ -12,11 +12,12 @@ from ..kernels.natural_factors.dispatch import KEYS
 from ..samplers import Sampler
 from .auto import choice_for
 from .options import make_sampler
+from .packed_samplers import pack_samplers, unpack_samplers
 from .weight import Weight
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """The version of saved states, an entry of their groups. States of version 1 have no such entry,
-and their sampler "uniform" is "sweep" now."""
+and their sampler "uniform" is "sweep" now; up to version 2 the states of samplers are lists."""
 
 LATER_OPTIONS = ("differentiable", "natural", "weight_decay")
 """Options that older states do not have; torch adds the first one on unpickling."""
@@ -50,23 +51,27 @@ def settle(
         weight.present_until = steps
 
 
-def pack(packed: dict[str, Any], steps: int) -> dict[str, Any]:
-    """What torch has packed as plain data, in place; the count of steps goes with the groups."""
+def pack(packed: dict[str, Any], steps: int, rows: Sequence[int]) -> dict[str, Any]:
+    """What torch has packed as plain data, in place: tensors, numbers, and dicts of such.
+
+    Args:
+        packed: The state by torch.
+        steps: Steps done, which are saved with the groups.
+        rows: For each parameter, by its number, the rows of its matrices.
+    """
     for group in packed["param_groups"]:
-        group["step"], group["state_version"] = steps, STATE_VERSION
+        group["step"] = steps
         if isinstance(group["sampler"], Sampler):
             group["sampler"] = type(group["sampler"]).__name__
     for index, state in packed["state"].items():
-        packed["state"][index] = {key: _pack(value) for key, value in state.items()}
+        packed["state"][index] = {k: _pack(k, v, rows[index]) for k, v in state.items()}
     return packed
 
 
-def _pack(value: Any) -> Any:
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, list):
-        return [item.state_dict() if isinstance(item, Sampler) else item for item in value]
-    return value
+def _pack(key: str, value: Any, d: int) -> Any:
+    if key == "samplers":
+        return pack_samplers(value, d)
+    return value.get_state() if isinstance(value, torch.Generator) else value
 
 
 def unpack(
@@ -183,8 +188,9 @@ def _unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dic
                     f"the state holds samplers for {weight.name}, but block_size is {size!r}. "
                     "Make the optimiser with the options it was saved with."
                 )
-            state[key] = [make_sampler(group["sampler"], size) for _ in value]
-            for sampler, inner in zip(state[key], value, strict=True):
+            inners = unpack_samplers(value, weight.num_matrices)
+            state[key] = [make_sampler(group["sampler"], size) for _ in inners]
+            for sampler, inner in zip(state[key], inners, strict=True):
                 sampler.load_state_dict(inner)
         elif isinstance(value, Tensor):
             state[key] = value.detach().clone().to(weight.p.device)

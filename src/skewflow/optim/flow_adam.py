@@ -111,12 +111,17 @@ class FlowAdam(OrthogonalOptimizer):
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state, now = self.state[weight.p], self._shared.clock.time(weight.p.device)
-        if "momentum_buffer" not in state:
-            points = weight.points(state)
-            state["momentum_buffer"] = torch.zeros_like(points)
-            shape = weight.num_matrices, weight.d
-            state["exp_avg_sq"] = torch.zeros(shape, dtype=points.dtype, device=points.device)
-            state["since"] = now  # steps before it came
-        else:
-            state["since"] += now - weight.present_until  # and steps without a gradient
-        weight.present_until = now
+        if "momentum_buffer" in state:
+            state["since"] += now - weight.present_until  # steps without a gradient
+            weight.present_until = now
+        self._begin_moments(group, weight)
+
+    def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
+        state = self.state[weight.p]
+        if "momentum_buffer" in state:
+            return
+        points, shape = weight.points(state).detach(), (weight.num_matrices, weight.d)
+        state["momentum_buffer"] = torch.zeros_like(points)
+        state["exp_avg_sq"] = torch.zeros(shape, dtype=points.dtype, device=points.device)
+        # Steps before it came.
+        state["since"] = weight.present_until = self._shared.clock.time(weight.p.device)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..._typing import MatrixBlocks
 from ...kernels.block_step import rotate_
-from ...kernels.permutation.reference import make_key, scalar
 from ...kernels.rotate_blocks.reference import divide_blocks
 from ...kernels.row_moments.reference import row_moments
 from ...kernels.update import Update, direction
@@ -18,7 +17,8 @@ from ...samplers import Sampler
 from ...tournaments.edge_weights import EdgeWeights
 from ...tournaments.partitions import Partition
 from ..gradient import unusable_gradient
-from ..options import is_fused, make_sampler
+from ..initial_state import begin_samplers
+from ..options import is_fused
 from .executor import Context, Draws, Executor, Member, Settings
 
 Estimate = tuple[Partition, MatrixBlocks]
@@ -36,13 +36,7 @@ class SampledBlocks(Executor):
         super().__init__(members, settings)
         (member,) = members
         self._weight, self._state, self._index = member.weight, member.state, member.index
-        seed, sampler = settings.options["seed"], settings.options["sampler"]
-        size, num_matrices = member.choice.size, member.weight.num_matrices
-        assert isinstance(size, int)
-        if "samplers" not in self._state:
-            self._state["samplers"] = [make_sampler(sampler, size) for _ in range(num_matrices)]
-        if "generator" not in self._state:
-            self._state["generator"] = _generator(seed, member.weight.stream)
+        begin_samplers(self._state, settings.options, member.weight, member.choice.size)
         self._estimates: list[Estimate] = []
         self._squares: Tensor | None = None
         self._undo: list[Callable[[], object]] = []
@@ -128,11 +122,3 @@ def draw(
             blocks = divide_blocks(blocks, t.partition, moments[b])
         estimates.append((t.partition, blocks))
     return estimates
-
-
-def _generator(seed: int, stream: int) -> torch.Generator:
-    """What the samplers of a weight draw from, on the CPU, since they decide on the host anyway."""
-    cpu = torch.device("cpu")
-    # Hashed, because a CPU generator takes only the low 32 bits of its seed.
-    key = make_key(scalar(seed, cpu), scalar(stream, cpu), scalar(0, cpu))
-    return torch.Generator().manual_seed(int(key))

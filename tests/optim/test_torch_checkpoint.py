@@ -1,0 +1,114 @@
+"""FlowSGD and FlowAdam through `torch.distributed.checkpoint`, in one process; and older states."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+
+from nets import Net, train
+from skewflow.errors import SamplingError
+from skewflow.nn import orthogonal_
+from skewflow.optim import FlowAdam, FlowSGD, split_parameters
+
+CASES = {
+    "plain": (FlowSGD, {"block_size": 2}),
+    "momentum": (FlowSGD, {"block_size": 3, "momentum": 0.9}),
+    "exact": (FlowSGD, {"block_size": "dense", "nonfinite": "skip"}),
+    "adam": (FlowAdam, {"block_size": 2}),
+    "sweeps": (FlowSGD, {"block_size": 2, "sampler": "round_robin"}),
+    "relabelled": (FlowAdam, {"block_size": 2, "sampler": "relabelled_round_robin"}),
+    "no state": (FlowSGD, {"block_size": 2, "sampler": "h_regular"}),
+    "matchings": (FlowSGD, {"block_size": 2, "sampler": "heavy_matchings"}),
+}
+
+
+def both(model, case):
+    cls, options = CASES[case]
+    ours, rest = split_parameters(model, "turn.weight")
+    return cls(ours, **{"lr": 0.02, **options}), torch.optim.AdamW(rest, lr=0.02)
+
+
+def state_of(model, optimizer, flat):
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    return options, get_optimizer_state_dict(model, optimizer, options=options)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.parametrize("flat", [True, False], ids=["flat", "nested"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_saved_by_torch_goes_on_with_the_same_bits(case, dtype, flat, tmp_path):
+    model = Net(dtype=dtype)
+    optimizers = both(model, case)
+    train(model, optimizers, 4)
+    for optimizer, name in zip(optimizers, ("flow", "adam"), strict=True):
+        _, state = state_of(model, optimizer, flat)
+        checkpoint.save({"o": state, "m": model.state_dict()}, checkpoint_id=tmp_path / name)
+    train(model, optimizers, 3, seed=8)
+
+    resumed = Net(seed=1, dtype=dtype)
+    optimizers = both(resumed, case)
+    for optimizer, name in zip(optimizers, ("flow", "adam"), strict=True):
+        options, state = state_of(resumed, optimizer, flat)
+        loaded = {"o": state, "m": resumed.state_dict()}
+        checkpoint.load(loaded, checkpoint_id=tmp_path / name)
+        resumed.load_state_dict(loaded["m"])
+        set_optimizer_state_dict(resumed, optimizer, loaded["o"], options=options)
+    train(resumed, optimizers, 3, seed=8)
+    for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_asking_for_a_state_changes_nothing(case):
+    model = Net()
+    optimizer, _ = both(model, case)
+    before = copy.deepcopy(optimizer.state_dict()["param_groups"])
+    get_optimizer_state_dict(model, optimizer)  # torch steps an optimiser that has no state
+    assert optimizer.state_dict()["param_groups"] == before
+    assert optimizer.param_groups[0]["step"] == 0
+
+
+OLD = {
+    "sweep": (FlowSGD, {"momentum": 0.9, "block_size": 2}),
+    "relabelled_round_robin": (FlowSGD, {"block_size": 2, "sampler": "relabelled_round_robin"}),
+    "heavy_matchings": (
+        FlowSGD,
+        {"momentum": 0.5, "block_size": 2, "sampler": "heavy_matchings"},
+    ),
+    "adam": (FlowAdam, {"block_size": 3}),
+}
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_a_state_of_version_2_goes_on_as_it_did(case):
+    """The file was written by the code before samplers were saved as tensors."""
+    saved = torch.load(Path(__file__).with_name("saved") / "version_2.pt", weights_only=True)[case]
+    cls, options = OLD[case]
+    p = nn.Parameter(saved["weight"])
+    optimizer = cls([p], lr=0.02, **options)
+    optimizer.load_state_dict(state_dict=saved["optimizer"])
+    g = torch.Generator()
+    g.set_state(saved["generator"])
+    for _ in range(5):
+        p.grad = torch.randn(8, 5, generator=g, dtype=torch.float64)
+        optimizer.step()
+    torch.testing.assert_close(p.detach(), saved["end"], rtol=0, atol=1e-12)
+
+
+def test_samplers_of_a_state_need_samplers(generator):
+    p = nn.Parameter(orthogonal_(torch.empty(6, 6), generator=generator))
+    state = FlowSGD([p], lr=0.1, block_size=2, sampler="round_robin").state_dict()
+    state["param_groups"][0]["block_size"] = "dense"
+    optimizer = FlowSGD([p], lr=0.1, block_size="dense")
+    with pytest.raises(SamplingError, match="holds samplers for parameter 0"):
+        optimizer.load_state_dict(state)
