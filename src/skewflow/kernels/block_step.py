@@ -14,6 +14,7 @@ from .rotate_blocks.reference import rotate_blocks as rotated
 from .rotate_blocks.reference import step_blocks
 from .rotate_pairs import dispatch as rotate_pairs
 from .rotate_pairs.reference import step_pairs
+from .turn_by_angle.reference import step_by_angle
 from .update import Update, apart, beside
 
 if TYPE_CHECKING:
@@ -61,10 +62,15 @@ def step_(
     """
     if X.device.type == "cpu" and X.dtype in (torch.float32, torch.float64):
         if block_size == 2:
-            from .rotate_pairs import cpu as pairs
-
             # Independent matchings are the first rounds of as many sweeps.
             rounds = num_rounds_of_sweep(X.shape[-2]) if update.independent else 1
+            if update.angle is not None:
+                from .turn_by_angle.pairs_cpu import step_pairs_by_angle_
+
+                step_pairs_by_angle_(X, G.to(X.dtype), M, step * rounds, update)
+                return
+            from .rotate_pairs import cpu as pairs
+
             pairs.step_pairs_(X, G.to(X.dtype), M, step * rounds, update, moments)
         else:
             from .rotate_blocks import cpu as blocks
@@ -72,7 +78,9 @@ def step_(
             blocks.step_blocks_(X, G.to(X.dtype), M, step, update, block_size, moments)
         return
     time = torch.tensor(step, device=X.device)
-    if block_size == 2:
+    if update.angle is not None:
+        X_new, M_new = step_by_angle(X, G, M, time, update, block_size)
+    elif block_size == 2:
         X_new, M_new = step_pairs(X, G, M, time, update, moments)
     else:
         X_new, M_new = step_blocks(X, G, M, time, update, block_size, moments)

@@ -35,6 +35,8 @@ class Update:
         independent: Draw every matching by itself, not in sweeps that meet each plane once.
         beta2: Memory of the second moment; None keeps none.
         eps: Added to its root.
+        angle: What `lr` is in radians, the root-mean-square angle of the planes or that of each;
+            None for the unbiased law, where it multiplies the estimate of the generator.
     """
 
     lr: float
@@ -47,6 +49,7 @@ class Update:
     independent: bool = False
     beta2: float | None = None
     eps: float = 0.0
+    angle: Literal["rms", "spectral"] | None = None
 
     def with_stream(self, stream: int) -> "Update":
         """The same for the matrix with another number."""

@@ -1,5 +1,6 @@
 """Optimisers on orthogonal matrices, with the manners of torch.optim."""
 
+from .angle_sgd import AngleSGD as AngleSGD
 from .diagnosis import Diagnosis as Diagnosis
 from .factor_capture import capture_factors as capture_factors
 from .factored_gradient import FactoredGradient as FactoredGradient
@@ -8,6 +9,7 @@ from .flow_sgd import FlowSGD as FlowSGD
 from .split import split_parameters as split_parameters
 
 __all__ = [
+    "AngleSGD",
     "Diagnosis",
     "FactoredGradient",
     "FlowAdam",

@@ -129,7 +129,7 @@ def multiplies_out(
     factors has a multiple of their rank, and it goes on as it has begun.
     """
     (_, d, k), has_begun = weight.view.matrices, False
-    if group["natural"]:
+    if group.get("natural"):
         return False
     if group["momentum"] > 0:
         if group["block_size"] != "auto" or "factors_a" in state:

@@ -15,6 +15,8 @@ from ..kernels.generator import forms_omega
 from ..kernels.permutation.reference import matching_at, order_at
 from ..kernels.rotate_blocks.reference import divide_blocks
 from ..kernels.row_moments.reference import row_moments
+from ..kernels.turn_by_angle.exact import direction_by_angle
+from ..kernels.turn_by_angle.reference import blocks_by_angle
 from ..kernels.update import Update, direction
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import Partition, block_sizes, edge_probability
@@ -90,7 +92,7 @@ def diagnose(member: Member, context: Context, draws: Draws | None) -> Diagnosis
             drawn = [draws(b, W) for _ in range(NUM_DRAWS)]
             t, found = drawn[0], _statistics(drawn, W)
             ratio, rate = max(ratio, found[0]), min(rate, found[1])
-        angle = max(angle, _block_angle(t, W, w_b))
+        angle = max(angle, _block_angle(t, W, w_b, update, X.shape[-1]))
     error = float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
     return Diagnosis(
         name=weight.name,
@@ -130,6 +132,8 @@ def _dense_angle(
     update: Update,
 ) -> float:
     """The largest angle of a dense step with lr = 1: the spectral norm of its generator."""
+    if update.angle is not None:
+        D = direction_by_angle(X[None], D[None], update.angle)[0]
     omega = D @ X.mT - X @ D.mT
     if moments is not None and not forms_omega(X.shape[0], X.shape[1], update.retraction):
         omega = omega / moments.mean().sqrt()
@@ -138,11 +142,19 @@ def _dense_angle(
     return float(torch.linalg.matrix_norm(omega, ord=2))
 
 
-def _block_angle(t: Tournament, W: EdgeWeights, moments: Float[Tensor, "d"] | None) -> float:
+def _block_angle(
+    t: Tournament,
+    W: EdgeWeights,
+    moments: Float[Tensor, "d"] | None,
+    update: Update,
+    columns: int,
+) -> float:
     """The same for a subtournament: the largest spectral norm of its blocks."""
     blocks = t.blocks(W)
     if moments is not None:
         blocks = divide_blocks(blocks, t.partition, moments)
+    if update.angle is not None:
+        blocks = blocks_by_angle(blocks, columns, update.angle)
     norms = [torch.linalg.matrix_norm(block, ord=2).max() for block in blocks if block.numel()]
     return float(torch.stack(norms).max())
 

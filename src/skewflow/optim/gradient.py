@@ -162,7 +162,7 @@ class FactorReader:
         """Raise for factors that cannot be used, unless only the device will know."""
         if is_decided_on_device(factors.A):
             return
-        factors.usable = factors.has_squares(group["natural"])
+        factors.usable = factors.has_squares(group.get("natural", False))
         if not factors.usable and group["nonfinite"] == "raise":
             raise NonFiniteGradientError(
                 f"the factors of {weight.name}, and their product, must be finite and "

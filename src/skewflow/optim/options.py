@@ -36,7 +36,7 @@ FUSED_SAMPLERS = ("sweep", "uniform")
 
 
 OTHERS_OPTIONS = (
-    *("amsgrad", "betas", "dampening", "eps"),
+    *("amsgrad", "angle", "betas", "dampening", "eps"),
     *("factor_window", "momentum", "natural", "nesterov"),
 )
 """Options that some optimisers have, of torch or of this package, and others do not."""
@@ -64,6 +64,8 @@ def check_options(group: dict[str, Any]) -> None:
     _validate.count(group.get("factor_window", 1), "factor_window")
     _validate.one_of(group["nonfinite"], ("raise", "skip"), "nonfinite")
     _validate.one_of(group["retraction"], ("exp", "cayley", "polar"), "retraction")
+    if "angle" in group:
+        _validate.one_of(group["angle"], ("rms", "spectral"), "angle")
     _refuse_weight_decay(group)
     _check_block_size(group)
     _check_sampler(group)

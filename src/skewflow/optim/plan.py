@@ -25,7 +25,7 @@ EXECUTORS = (Natural, LowRankMomentum, LowRank, FusedLaunches, DenseBatch, Sampl
 
 SWITCHES = (
     "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "natural",
-    "foreach",
+    "foreach", "angle",
 )  # fmt: skip
 """Options that a plan is made for; the others are numbers that a step takes."""
 

@@ -50,14 +50,16 @@ def loop_numbers(
     as_real = np.float32 if dtype == torch.float32 else np.float64
     sigma = -1.0 if update.maximize else 1.0
     a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)
+    lr = update.lr  # of the law without a weight
+    if update.angle is None:
+        lr /= float(edge_probability(d, block_size))
     return LoopNumbers(
         seed=as_word(update.seed),
         stream=as_word(update.stream),
         use_momentum=use_momentum,
         cayley=update.retraction == "cayley",
         # Without momentum the loops take G itself for D, so its sign goes into the angle.
-        angle=min(update.lr / float(edge_probability(d, block_size)), LARGEST_TURN)
-        * (-1 if use_momentum else -sigma),
+        angle=min(lr, LARGEST_TURN) * (-1 if use_momentum else -sigma),
         mu=as_real(update.momentum),
         sigma=as_real(sigma),
         a=as_real(a),

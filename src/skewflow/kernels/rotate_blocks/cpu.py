@@ -22,6 +22,8 @@ from .._runtime.memory_cpu import LINE, addresses, gather, mark_written, memorie
 from .._runtime.numba_loops import Loops, fast, kept
 from .._runtime.update_cpu import LoopNumbers, as_array, divisor, fill_direction, loop_numbers
 from ..permutation.cpu import fill_order
+from ..turn_by_angle.blocks_cpu import grams_by_angle_
+from ..turn_by_angle.reference import Angle, blocks_by_angle
 from ..update import LARGEST_ANGLE, Update, direction
 from ._exponential_cpu import TINY, rotate_into
 
@@ -87,6 +89,8 @@ def step_blocks_(
     _add_grams(work, S, *tensors, (l, max(1, rows // s), s), min(tile, -(-k // LINE) * LINE))
     if moments is not None:
         _divide(S, _orders(n, d, int(step), plan), as_array(moments), l)
+    if update.angle is not None:
+        grams_by_angle_(S, d, k, l, update.angle)
     # This leaves 1e-17 and 1e-11 of the series, below the rounding of R.
     bound = TINY if X.dtype == torch.float64 else 0.25
     most = LARGEST_ANGLE[torch.float32 if plan.cayley else torch.float64]  # pivots lose digits
@@ -113,9 +117,12 @@ def _step_large_blocks_(
     if M is not None and new_M is not None:
         M.copy_(new_M)
     gamma = expm if update.retraction == "exp" else cayley
-    eta = update.lr / float(edge_probability(d, block_size))
+    eta = update.lr
+    if update.angle is None:
+        eta /= float(edge_probability(d, block_size))
     order = torch.from_numpy(_orders(n, d, int(step), plan))
     batch, start = torch.arange(n)[:, None, None], 0
+    found: list[tuple[Tensor, Tensor]] = []
     for size, count in block_sizes(d, block_size):
         rows = order[:, start : start + size * count].view(n, count, size)
         start += size * count
@@ -126,13 +133,26 @@ def _step_large_blocks_(
         if moments is not None:
             w = moments.to(S)[batch[:, 0], rows.flatten(1)].view(n, count, size)
             S = S / ((w[..., None] + w[..., None, :]) / 2).sqrt()
-        omega = S - S.mT  # (n, l, s, s)
+        found.append((rows, S - S.mT))  # (n, l, s, s)
+    if update.angle is not None:
+        found = _by_angle(found, X.shape[-1], update.angle)
+    for rows, omega in found:
         most = LARGEST_ANGLE[torch.float64] / torch.linalg.matrix_norm(omega, keepdim=True)
         R = gamma(most.clamp(max=eta) * -omega)
-        R = R + 0.5 * R @ (torch.eye(size, dtype=R.dtype) - R.mT @ R)  # undoes large angles' drift
-        X[batch, rows] = (R @ X_B).to(X.dtype)
+        R = R + 0.5 * R @ (torch.eye(R.shape[-1], dtype=R.dtype) - R.mT @ R)  # of large angles
+        X[batch, rows] = (R @ X[batch, rows].to(R)).to(X.dtype)
         if M is not None:
             M[batch, rows] = (R @ M[batch, rows].to(R)).to(M.dtype)
+
+
+def _by_angle(
+    found: list[tuple[Tensor, Tensor]], columns: int, angle: Angle
+) -> list[tuple[Tensor, Tensor]]:
+    """The generators of all blocks, matrix by matrix brought to an angle."""
+    matrices = zip(*(omega for _, omega in found), strict=True)
+    turned = [blocks_by_angle(blocks, columns, angle) for blocks in matrices]
+    sizes = zip(*turned, strict=True)
+    return [(rows, torch.stack(o)) for (rows, _), o in zip(found, sizes, strict=True)]
 
 
 @kept

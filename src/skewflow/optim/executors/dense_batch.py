@@ -15,6 +15,7 @@ from ...kernels.exact_step import exact_step
 from ...kernels.polish import polish_
 from ...kernels.row_moments.reference import row_moments
 from ...kernels.tangent import tangent_part
+from ...kernels.turn_by_angle.exact import direction_by_angle
 from ...kernels.update import LARGEST_GRADIENT, direction
 from ..drift import POLISH_EVERY, accumulates_rounding
 from ..gradient import unusable_gradient
@@ -144,11 +145,14 @@ class DenseBatch(Executor):
             finite = self._usable(D)
             D = torch.where(self._each(finite, D), D, 0)
         # The normal part of a momentum gives no force here, but would from the next point's view.
-        if self._retraction == "polar" and w is None and not update.nesterov:
+        plain = w is None and update.angle is None
+        if self._retraction == "polar" and plain and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
         else:
             with full_precision():
                 new = None if new is None else tangent_part(X, new)
+            if update.angle is not None:
+                D = direction_by_angle(X, D, update.angle)
             Y = exact_step(X, D, lr, self._retraction, w)
         if new is not None:
             if finite is not None:

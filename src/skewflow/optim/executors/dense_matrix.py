@@ -42,6 +42,8 @@ class DenseMatrix(Executor):
         n, d, k = weight.view.matrices
         if n > 1 or weight.is_half or weight.p.device.type != "cpu" or layout is None:
             return None
+        if settings.update.angle is not None:
+            return None
         if settings.update.nesterov or retraction == "cayley" or layout.strided is None:
             return None
         if settings.update.beta2 is not None and (retraction != "polar" or d != k):

@@ -58,6 +58,8 @@ class FusedLaunches(Executor):
         drawn_here = size == "dense" or is_fused(settings.options["sampler"])
         if device.type != "cuda" or gradient is None or not drawn_here:
             return None
+        if update.angle is not None:
+            return None
         points = weight.points(state)
         tensors = [points]
         tensors += [state["momentum_buffer"]] if "momentum_buffer" in state else []

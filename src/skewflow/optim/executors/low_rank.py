@@ -12,6 +12,7 @@ from ...kernels.exact_step import exact_step
 from ...kernels.natural_factors.dispatch import NaturalFactors
 from ...kernels.polish import polish_
 from ...kernels.rotate_factored.dispatch import FactoredStep, is_decided_on_device, is_worth_it
+from ...kernels.turn_by_angle.exact import factors_by_angle
 from ...kernels.update import LARGEST_GRADIENT
 from ..drift import FACTORED_EVERY, FACTORED_TOLERANCE, accumulates_rounding, polish_is_due
 from ..gradient import Factors
@@ -96,7 +97,11 @@ class LowRank(Executor):
             if context.update.maximize:
                 given = given.negated()
             X, _ = self._views or self._weight.matrices(self._state)
-            self._turn(X, *self.direction(X, given, context), context)
+            factors, finite = self.direction(X, given, context)
+            if context.update.angle is not None:
+                pair = factors_by_angle(X, factors.A, factors.B, context.update.angle)
+                factors = Factors(*pair)
+            self._turn(X, factors, finite, context)
             if self._copies:
                 self._weight.write_back(self._state, X)
         if not context.capturing:

@@ -12,6 +12,7 @@ from ..._typing import MatrixBlocks
 from ...kernels.block_step import rotate_
 from ...kernels.rotate_blocks.reference import divide_blocks
 from ...kernels.row_moments.reference import row_moments
+from ...kernels.turn_by_angle.reference import blocks_by_angle
 from ...kernels.update import Update, direction
 from ...samplers import Sampler
 from ...tournaments.edge_weights import EdgeWeights
@@ -120,5 +121,7 @@ def draw(
         blocks = t.blocks(W)
         if moments is not None:
             blocks = divide_blocks(blocks, t.partition, moments[b])
+        if update.angle is not None:
+            blocks = blocks_by_angle(blocks, X.shape[-1], update.angle)
         estimates.append((t.partition, blocks))
     return estimates

@@ -1,0 +1,97 @@
+r"""Reference of block steps whose learning rate is an angle in radians (not in the paper).
+
+The generator $\Omega_B$ of the drawn blocks (Eq. 7 without its weight) is brought to one size, and
+then turns the rows of the point and of its momentum as `rotate_blocks` does (Eq. 8). By "rms" one
+number brings the root mean square of the angles of all planes that can turn to one; by "spectral"
+the sign of each block turns every plane by one.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..._typing import MatrixBlocks
+from ...tournaments.edge_weights import EdgeWeights
+from ...tournaments.partitions import Partition, block_sizes
+from ..permutation.reference import matching_at, order_at
+from ..rotate_blocks.reference import rotate_blocks
+from ..update import Update, apart, beside, direction
+from .sign import sign
+
+Angle = Literal["rms", "spectral"]
+"""What the learning rate is: the root-mean-square angle of all planes, or the angle of each."""
+
+
+def planes_of(rows: int, columns: int) -> int:
+    """Planes that a generator of so many rows can turn; with k columns its rank is at most 2k."""
+    return min(rows // 2, columns)
+
+
+def blocks_by_angle(blocks: MatrixBlocks, columns: int, angle: Angle) -> MatrixBlocks:
+    r"""The skew blocks of one matrix, brought to an angle of one radian.
+
+    "rms" multiplies by $\sqrt{2p} / \|\Omega_B\|_F$, the norm being that of all blocks and p the
+    number of planes that they can turn.
+
+    Args:
+        blocks: One (l, s, s) tensor for each block size.
+        columns: k, of the matrix.
+        angle: "rms" or "spectral".
+
+    Example:
+        >>> A = torch.tensor([[[0.0, -3.0], [3.0, 0.0]], [[0.0, 4.0], [-4.0, 0.0]]])
+        >>> (B,) = blocks_by_angle((A,), columns=4, angle="rms")
+        >>> float(B[:, 0, 1].square().mean())
+        1.0
+    """
+    if angle == "spectral":
+        return tuple(sign(block, planes_of(block.shape[-1], columns)) for block in blocks)
+    planes = sum(len(block) * planes_of(block.shape[-1], columns) for block in blocks)
+    squares = [block.to(torch.float64).square().sum() for block in blocks]
+    norm = torch.stack(squares).sum().sqrt()
+    scale = (2 * planes) ** 0.5 / norm.where(norm > 0, 1)
+    return tuple((block * scale).to(block.dtype) for block in blocks)
+
+
+def step_by_angle(
+    X: Float[Tensor, "n d k"],
+    G: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
+    step: Int[Tensor, ""],
+    update: Update,
+    block_size: int,
+) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
+    """One step in blocks on a batch of points; each matrix has a size and a draw of its own.
+
+    Args:
+        X: Points, n matrices with orthonormal columns.
+        G: Euclidean gradients.
+        M: Momentum buffers, or None; they turn with their rows.
+        step: Steps done before.
+        update: The angle and its kind, momentum and seed.
+        block_size: s, between 2 and d; pairs are drawn as by `step_pairs`, others as by
+            `step_blocks`.
+
+    Returns:
+        The new points and the new momentum.
+    """
+    assert update.angle is not None
+    D, M = direction(G.to(X.dtype), M, update)
+    d, k = X.shape[-2:]
+    rotated = []
+    for b, (X_b, D_b, XM_b) in enumerate(zip(X, D, beside(X, M), strict=True)):
+        partition = _draw(d, block_size, update, update.stream + b, step)
+        blocks = blocks_by_angle(EdgeWeights(X_b, D_b).blocks(partition), k, update.angle)
+        rotated.append(rotate_blocks(XM_b, partition, blocks, -update.lr, update.retraction))
+    return apart(torch.stack(rotated), k)
+
+
+def _draw(d: int, block_size: int, update: Update, stream: int, step: Int[Tensor, ""]) -> Partition:
+    if block_size > 2:
+        order = order_at(d, update.seed, stream, step)
+        return Partition.from_order(order, block_sizes(d, block_size))
+    pairs, alone = matching_at(d, update.seed, stream, step, independent=update.independent)
+    order = torch.cat([pairs.flatten(), alone])
+    return Partition.from_order(order, block_sizes(d, 2))

@@ -1,0 +1,131 @@
+"""AngleSGD: steps whose learning rate is an angle in radians (not in the paper)."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import FactorError
+from ..kernels.update import Update
+from ..samplers import Sampler
+from .base import OrthogonalOptimizer
+from .weight import Weight
+
+DEFAULT_LR = 0.06
+"""Radians. On every problem of `skewflow bench learning-rate` the best constant is near it."""
+
+
+class AngleSGD(OrthogonalOptimizer):
+    r"""SGD with momentum on O(d), SO(d) or ST(d, k), whose learning rate is an angle in radians.
+
+    The generator $\Omega = D X^\top - X D^\top$ of the momentum D is brought to a fixed size before
+    it turns the rows, as Muon brings its updates: the length of the gradient does not count. So one
+    learning rate serves blocks of any size, exact steps, factored ones, matrices of any size and
+    every device, where that of `FlowSGD` changes with all of them (`skewflow bench learning-rate`
+    has the comparison). A step never becomes short by itself: let the learning rate end at zero,
+
+        torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
+
+    The momentum turns with its rows, or is tangent after an exact step, as in `FlowSGD`, of which
+    all other options are.
+
+    Args:
+        params: Orthogonal weights, or groups of them, as in `FlowSGD`.
+        lr: Radians by which a step turns. Good ones lie between 1/64 and 1/4.
+        momentum: $\mu$.
+        nesterov: Use $G + \mu M$ as the direction.
+        angle: "rms": lr is the root-mean-square angle of the planes that a step can turn, of which
+            blocks have fewer than exact steps have; costs one number a step. "spectral": every one
+            of these planes turns by about lr, by the sign of the generator, which Newton-Schulz
+            steps find to a few percent; costs about as much again as turning the blocks.
+        block_size: s; "dense" for exact steps; "auto" for exact ones, to the nearest point, where
+            they are cheap, and elsewhere for the largest of the sizes measured whose step costs at
+            most twice that of SGD.
+        sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`. Its weight does
+            not count.
+        retraction: "exp", "cayley", or, for dense steps, "polar".
+        maximize: Ascend.
+        seed: Seed of every draw.
+        guard_every: As in `FlowSGD`.
+        nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
+        foreach: False takes exact steps once for each parameter.
+        factor_window: Steps that the momentum of factors remembers, as in `FlowSGD`.
+        weight_decay: Must be 0, as in `FlowSGD`.
+
+    Example:
+        >>> from skewflow.nn import orthogonal_
+        >>> g = torch.Generator().manual_seed(0)
+        >>> W = torch.nn.Parameter(orthogonal_(torch.empty(8, 8), generator=g))
+        >>> target = orthogonal_(torch.empty(8, 8), generator=g)
+        >>> target[0] *= (torch.linalg.det(W) * torch.linalg.det(target)).sign().detach()
+        >>> optimizer = AngleSGD([W], block_size=2)
+        >>> schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=300)
+        >>> for _ in range(300):
+        ...     optimizer.zero_grad()
+        ...     ((W - target) ** 2).sum().backward()
+        ...     optimizer.step()
+        ...     schedule.step()
+        >>> bool(torch.allclose(W, target, atol=1e-3))
+        True
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = DEFAULT_LR,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        angle: Literal["rms", "spectral"] = "rms",
+        block_size: int | Literal["dense", "auto"] = "auto",
+        *,
+        sampler: str | Sampler = "sweep",
+        retraction: Literal["exp", "cayley", "polar"] = "exp",
+        maximize: bool = False,
+        seed: int = 0,
+        guard_every: int = 256,
+        nonfinite: Literal["raise", "skip"] = "raise",
+        foreach: bool | None = None,
+        factor_window: int = 4,
+        weight_decay: float = 0.0,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "angle": angle,
+            "block_size": block_size,
+            "sampler": sampler,
+            "retraction": retraction,
+            "maximize": maximize,
+            "seed": seed,
+            "guard_every": guard_every,
+            "nonfinite": nonfinite,
+            "foreach": foreach,
+            "factor_window": factor_window,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(params, defaults)
+
+    def _update(self, group: dict[str, Any]) -> Update:
+        return Update(
+            lr=float(group["lr"]),
+            seed=group["seed"],
+            momentum=group["momentum"],
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+            retraction=group["retraction"],
+            independent=group["sampler"] == "uniform",
+            angle=group["angle"],
+        )
+
+    def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
+        state = self.state[weight.p]
+        if group["momentum"] > 0 and "factors_a" in state:
+            raise FactorError(
+                f"{weight.name} must be stepped either by gradients or by factors when there is "
+                "momentum: its momentum is that of factors. Make a new optimiser, or set "
+                "`momentum` to 0."
+            )
+        if group["momentum"] > 0 and "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(weight.points(state))
