@@ -127,5 +127,10 @@ class AngleSGD(OrthogonalOptimizer):
                 "momentum: its momentum is that of factors. Make a new optimiser, or set "
                 "`momentum` to 0."
             )
-        if group["momentum"] > 0 and "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(weight.points(state))
+        self._begin_moments(group, weight)
+
+    def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
+        state = self.state[weight.p]
+        by_factors = "factors_a" in state
+        if group["momentum"] > 0 and not by_factors and "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(weight.points(state).detach())
