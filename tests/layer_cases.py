@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from skewflow.nn import (
+    GivensLinear,
     OrthogonalConv2d,
     OrthogonalLinear,
     OrthogonalRNN,
@@ -16,12 +17,12 @@ from skewflow.nn import (
 
 @dataclass(frozen=True)
 class Case:
-    """How to build a layer, the shape of its input, and its orthogonal weight."""
+    """How to build a layer, the shape of its input, and its marked weight, if it has one."""
 
     layer: type[nn.Module]
     arguments: tuple
     input_shape: tuple[int, ...]
-    weight: str = "weight"
+    weight: str | None = "weight"
 
     def build(self, dtype=torch.float32, seed=0):
         with torch.random.fork_rng(devices=[]):
@@ -42,7 +43,9 @@ CASES = {
     "rnn": Case(OrthogonalRNN, (3, 8), (4, 5, 3), "cell.weight_hh"),
     "rnn tanh": Case(OrthogonalRNN, (3, 8, "tanh", True), (5, 4, 3), "cell.weight_hh"),
     "sylvester": Case(SylvesterFlow, (6, 4), (5, 6), "Q"),
+    "givens": Case(GivensLinear, (7, 12), (2, 5, 7), None),
 }
+MARKED = {name: case for name, case in CASES.items() if case.weight}
 
 
 def outputs(layer, x):

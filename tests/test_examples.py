@@ -81,3 +81,10 @@ def test_the_readme_s_rotation_halves_the_rounding_error(capsys):
     before, after = first.removeprefix("4-bit error ").split(" -> ")
     assert float(after) < float(before) / 2
     assert float(second.split()[-1]) < 1e-5
+
+
+def test_the_rotations_learn_to_compress(capsys):
+    for angles, before, after, most, error in printed("givens", capsys):
+        assert before < 4
+        assert after > (0.98 if angles == 120 else 0.6) * most
+        assert error < 1e-5

@@ -35,6 +35,7 @@ from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
 from skewflow.kernels.rotate_blocks._triton import plan_blocks
 from skewflow.kernels.rotate_factored._launches_triton import FactoredWorkspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
+from skewflow.kernels.rotate_rounds import _triton as rounds
 from skewflow.kernels.update import Update
 
 TYPES = {
@@ -227,6 +228,15 @@ def main() -> None:
         for launch in (advance(states, W, f), retreat(states, states, W, f)):
             compile_launch(launch)
             print(launch.kernel.__name__)
+    for dtype in (torch.float32, torch.float64):
+        x, angles = torch.zeros(9, 100, dtype=dtype), torch.zeros(5, 50, dtype=dtype)
+        pairs = torch.zeros(5, 50, 2, dtype=torch.int32)
+        for launch in (
+            rounds.advance(x, pairs, angles, angles),
+            rounds.retreat(x, x, pairs, angles, angles)[1],
+        ):
+            compile_launch(launch)
+            print("rounds", launch.kernel.__name__)
 
 
 if __name__ == "__main__":

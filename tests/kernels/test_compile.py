@@ -24,7 +24,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(variants, tmp_path):
     assert done.stdout.count("_rotate_rows") == 4
     assert done.stdout.count("generate ") == 3
     assert done.stdout.count("natural _inverse_root") == 2
-    assert done.stdout.count("_advance") == done.stdout.count("_retreat") == 2
+    assert done.stdout.count("\n_advance") == done.stdout.count("\n_retreat") == 2
     for name in (
         "_take",
         "_split",
@@ -37,6 +37,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(variants, tmp_path):
         "_apply",
     ):
         assert f"\n{name} " in done.stdout
+    assert done.stdout.count("rounds _advance") == done.stdout.count("rounds _retreat") == 2
     assert done.stdout.count("multiply_where") == 2
     assert done.stdout.count("\npolar") == 5
     assert done.stdout.count("small polar") == (4 if variants else 2)

@@ -8,20 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from layer_cases import CASES, outputs
+from layer_cases import CASES, MARKED, outputs
 from skewflow.geometry import check_stiefel, orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_parameters
 from skewflow.optim import FlowSGD, split_parameters
 
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+EVERY_MARKED = pytest.mark.parametrize("case", MARKED.values(), ids=MARKED)
 
 
 def same(first, second):
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@EVERY
+@EVERY_MARKED
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_the_marked_weight_is_orthogonal_from_the_start_and_again_after_a_reset(case, dtype):
     layer = case.build(dtype)
@@ -44,7 +45,7 @@ def test_a_state_dict_carries_everything(case):
     assert same(outputs(first, x), outputs(second, x))
 
 
-@EVERY
+@EVERY_MARKED
 @pytest.mark.parametrize(
     "change",
     [
@@ -104,6 +105,19 @@ def test_everything_moves_with_the_layer(case):
 
 
 @EVERY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_copies_are_layers_of_their_own(case, dtype):
+    layer, x = case.build(dtype), case.input(dtype)
+    before = outputs(layer, x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert same(outputs(other, x), before)
+        with torch.no_grad():
+            for p in other.parameters():
+                p.zero_()
+    assert same(outputs(layer, x), before)
+
+
+@EVERY_MARKED
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_training_lowers_the_loss_and_keeps_the_weight_orthogonal(case, dtype):
     layer, teacher, x = case.build(dtype), case.build(seed=1), case.input()

@@ -1,6 +1,7 @@
 """Orthogonal weights in networks: layers, marks, initialisation and orthogonality errors."""
 
 from .conv import OrthogonalConv2d as OrthogonalConv2d
+from .givens import GivensLinear as GivensLinear
 from .init import orthogonal_ as orthogonal_
 from .init import torus_ as torus_
 from .linear import OrthogonalLinear as OrthogonalLinear
@@ -15,6 +16,7 @@ from .rnn_cell import OrthogonalRNNCell as OrthogonalRNNCell
 from .sylvester import SylvesterFlow as SylvesterFlow
 
 __all__ = [
+    "GivensLinear",
     "ModReLU",
     "OrthogonalConv2d",
     "OrthogonalLinear",

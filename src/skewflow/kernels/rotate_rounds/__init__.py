@@ -1,0 +1,5 @@
+"""Rounds of Givens rotations of the entries of vectors, with a backward pass that turns back."""
+
+from .dispatch import rotate_rounds as rotate_rounds
+
+__all__ = ["rotate_rounds"]
