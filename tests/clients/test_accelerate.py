@@ -15,7 +15,7 @@ def run(folder, epochs, save_after=None, resume_after=None):
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # as a new process
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     net = Net(dtype=torch.float32)
-    flow, adam = both(net, guard_every=3)
+    flow, adam = both(net, check_every=3)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(flow, max_lr=0.05, total_steps=100)
     x = randn(64, 8, generator=torch.Generator().manual_seed(7), dtype=torch.float32)
     dataset = torch.utils.data.TensorDataset(x, x[:, :3].roll(1, -1))

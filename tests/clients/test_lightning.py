@@ -37,7 +37,7 @@ class Manual(Module):
         self.automatic_optimization = False
 
     def configure_optimizers(self):
-        flow, adam = both(self.net, guard_every=3)
+        flow, adam = both(self.net, check_every=3)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(flow, max_lr=0.05, total_steps=100)
         return [flow, adam], [scheduler]
 

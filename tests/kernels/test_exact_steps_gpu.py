@@ -54,7 +54,7 @@ def test_a_step_never_waits_and_replays_the_same_bits(lr, retraction):
         generator.manual_seed(0)
         for p in params:
             p.grad = torch.randn(p.shape, generator=generator).cuda()
-        optimizer = FlowSGD(params, lr=lr, block_size="dense", retraction=retraction, guard_every=0)
+        optimizer = FlowSGD(params, lr=lr, block_size="dense", retraction=retraction, check_every=0)
         optimizer.step()
         torch.cuda.set_sync_debug_mode("error")
         try:

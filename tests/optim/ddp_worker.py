@@ -23,7 +23,7 @@ def main(rank, folder):
     parallel = DistributedDataParallel(model)
     ours, rest = split_parameters(model, "2.weight")
     optimizers = [
-        FlowSGD(ours, lr=0.01, momentum=0.9, block_size=2, guard_every=2),
+        FlowSGD(ours, lr=0.01, momentum=0.9, block_size=2, check_every=2),
         torch.optim.AdamW(rest, lr=0.01),
     ]
     start = model[2].weight.detach().clone()

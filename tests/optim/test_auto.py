@@ -40,6 +40,15 @@ def test_small_weights_take_exact_steps_to_the_nearest_point(generator):
     )
 
 
+def test_an_exponential_that_is_asked_for_is_taken(generator):
+    ends = []
+    for size in ("auto", "dense"):
+        p, optimizer = made(40, generator.manual_seed(1), block_size=size, retraction="exp")
+        run(p, optimizer, 3, generator)
+        ends.append(p.detach())
+    assert torch.equal(*ends)
+
+
 def test_one_matrix_on_a_cpu_has_a_step_of_its_own(monkeypatch, generator):
     taken = []
     step = DenseMatrix.step

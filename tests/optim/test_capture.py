@@ -250,7 +250,7 @@ def test_products_of_low_precision_are_not_used(generator):
     for layer in (model[0], model[2]):
         polish_(layer.weight.data[None])
     capture_factors(model)
-    optimizer = FlowSGD([model[0].weight, model[2].weight], **DENSE, guard_every=0)
+    optimizer = FlowSGD([model[0].weight, model[2].weight], **DENSE, check_every=0)
     for _ in range(20):
         x = randn(3, 40, generator=generator, dtype=torch.float32).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):

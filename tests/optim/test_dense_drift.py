@@ -55,11 +55,11 @@ def test_equal_steps_of_formed_factors_stay_on_the_manifold_at_any_time(generato
 
 @pytest.mark.parametrize("num", [1, 2])
 @pytest.mark.parametrize("shape", [(8, 8), (9, 5), (5, 9), (2, 6, 4)], ids=str)
-def test_weights_are_polished_by_their_own_count_and_guard_every_is_not_asked(
+def test_weights_are_polished_by_their_own_count_and_check_every_is_not_asked(
     shape, num, generator
 ):
     params = weights(num + 1, shape, generator)
-    optimizer, grad = FlowSGD(params, lr=0.0, block_size="dense", guard_every=0), params[0].grad
+    optimizer, grad = FlowSGD(params, lr=0.0, block_size="dense", check_every=0), params[0].grad
     for step in range(2 * POLISH_EVERY - 1):  # the first weight is left out at steps of even number
         params[0].grad = grad if step % 2 else None
         if step == POLISH_EVERY:

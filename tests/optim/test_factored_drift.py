@@ -24,7 +24,7 @@ def factors(p, r, generator):
 
 def test_the_guard_looks_at_factored_weights(generator):
     p = weight((40, 40), generator)
-    optimizer = FlowSGD([p], **DENSE, guard_every=2)
+    optimizer = FlowSGD([p], **DENSE, check_every=2)
     with torch.no_grad():
         p *= 1 + 4e-5
     for _ in range(2):
@@ -35,7 +35,7 @@ def test_the_guard_looks_at_factored_weights(generator):
 
 def test_the_guard_counts_the_factored_steps_of_each_weight(generator):
     p, q = (weight((40, 40), generator) for _ in range(2))
-    optimizer = FlowSGD([p, q], **DENSE, guard_every=2)
+    optimizer = FlowSGD([p, q], **DENSE, check_every=2)
     with torch.no_grad():
         p *= 1 + 4e-5
         q *= 1 + 4e-5

@@ -17,7 +17,7 @@ from skewflow.optim import FactoredGradient, FlowSGD, capture_factors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-DENSE = {"lr": 0.05, "block_size": "dense", "guard_every": 0}
+DENSE = {"lr": 0.05, "block_size": "dense", "check_every": 0}
 SHAPES = [(300, 300, 20), (512, 512, 1), (1000, 300, 70), (5120, 1024, 128), (64, 64, 16)]
 
 

@@ -226,7 +226,7 @@ def test_a_resumed_run_gives_the_same_bits(dtype, generator):
         g = torch.Generator().manual_seed(0)
         p = weight((40, 12), g, torch.float32)
         p = nn.Parameter(p.detach().to(dtype))
-        make = lambda p: FlowSGD([p], **DENSE, momentum=0.9, guard_every=2)  # noqa: E731
+        make = lambda p: FlowSGD([p], **DENSE, momentum=0.9, check_every=2)  # noqa: E731
         optimizer = make(p)
         for step in range(8):
             if resume and step == 5:

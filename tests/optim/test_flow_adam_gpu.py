@@ -49,7 +49,7 @@ def test_a_step_never_waits_and_replays(block_size):
     ends = []
     for captured in (False, True):
         params = weights(longer_than=block_size)  # an exact step is not captured
-        optimizer = FlowAdam(params, lr=1e-3, block_size=block_size, guard_every=0)
+        optimizer = FlowAdam(params, lr=1e-3, block_size=block_size, check_every=0)
         fill_gradients(params, torch.Generator().manual_seed(1))
         optimizer.step()
         again = optimizer.step

@@ -249,7 +249,7 @@ MAKERS = {
     "dense": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, nesterov=True, block_size="dense"),
     "exponential": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size="dense"),
     "polar": lambda ps: FlowSGD(ps, 0.1, momentum=0.9, block_size="dense", retraction="polar"),
-    "guarded": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, guard_every=2),
+    "guarded": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, check_every=2),
     "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler="round_robin"),
     "h_regular": lambda ps: FlowSGD(ps, lr=0.01, momentum=0.9, block_size=3, sampler="h_regular"),
     "object": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=RoundRobin()),
@@ -330,7 +330,7 @@ def test_a_half_weight_that_somebody_else_wrote_gets_a_new_master(generator):
 
 def test_the_guard_polishes_a_weight_that_has_drifted(generator):
     p = weight((30, 12), generator, torch.float32)
-    optimizer = FlowSGD([p], lr=0.0, block_size=2, guard_every=4)
+    optimizer = FlowSGD([p], lr=0.0, block_size=2, check_every=4)
     with torch.no_grad():
         p.add_(1e-5 * randn(30, 12, generator=generator, dtype=torch.float32))
     drifted = orthogonality_error(p.detach()).item()
@@ -547,8 +547,8 @@ def test_weights_that_cannot_turn_are_refused(shape, error, message):
         ({"seed": 1.5}, TypeError, "`seed` must be a whole number.*got 1.5"),
         ({"seed": -1}, ValueError, "`seed` must be a whole number of at least 0.*got -1"),
         ({"seed": 2**63}, ValueError, "`seed` must be a whole number"),
-        ({"guard_every": -1}, ValueError, "`guard_every` must be a whole number.*got -1"),
-        ({"guard_every": 2.5}, TypeError, "`guard_every` must be a whole number.*got 2.5"),
+        ({"check_every": -1}, ValueError, "`check_every` must be a whole number.*got -1"),
+        ({"check_every": 2.5}, TypeError, "`check_every` must be a whole number.*got 2.5"),
         ({"weight_decay": 0.1}, ValueError, "`weight_decay` must be 0.*nothing to decay"),
     ],
 )
@@ -588,7 +588,7 @@ def test_a_parameter_put_into_a_group_by_hand_is_refused(generator):
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers(generator):
-    options = {"block_size": np.int64(3), "seed": np.uint8(7), "guard_every": np.int32(2)}
+    options = {"block_size": np.int64(3), "seed": np.uint8(7), "check_every": np.int32(2)}
     p, q = weight((6, 6), generator), weight((6, 6), generator)
     q.data.copy_(p.detach())
     for r, given in ((p, options), (q, {key: int(value) for key, value in options.items()})):

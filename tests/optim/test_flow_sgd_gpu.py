@@ -51,7 +51,7 @@ def test_cuda_and_cpu_take_the_same_steps(block_size, lr, momentum):
 @pytest.mark.parametrize("block_size", [2, 16, 91, "dense"])
 def test_a_step_never_waits_for_the_device(block_size):
     params = weights(LARGE if block_size == 91 else SHAPES)
-    optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, guard_every=2)
+    optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, check_every=2)
     generator = torch.Generator().manual_seed(1)
     fill_gradients(params, generator)
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_captured_step_replays_with_fresh_draws(block_size):
     runs = []
     for captured in (False, True):
         params = weights([(64, 64), (37, 182)])
-        optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, guard_every=0)
+        optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, check_every=0)
         fill_gradients(params, torch.Generator().manual_seed(1))
         for _ in range(3):
             optimizer.step()
@@ -95,7 +95,7 @@ def test_a_captured_step_replays_with_fresh_draws(block_size):
 def test_a_resumed_run_gives_the_same_bits(block_size, dtype, tmp_path):
     def run(resume):
         params = weights([(64, 64), (37, 100)], dtype=dtype)
-        make = lambda ps: FlowSGD(ps, lr=1e-2, momentum=0.9, block_size=block_size, guard_every=4)  # noqa: E731
+        make = lambda ps: FlowSGD(ps, lr=1e-2, momentum=0.9, block_size=block_size, check_every=4)  # noqa: E731
         optimizer, generator = make(params), torch.Generator().manual_seed(1)
         for step in range(12):
             if resume and step == 6:
@@ -237,7 +237,7 @@ def test_steps_before_between_and_after_replays_draw_in_turn():
     ends = []
     for captured in (False, True):
         params = weights([(64, 64)])
-        optimizer = FlowSGD(params, lr=1e-2, block_size=2, guard_every=0)
+        optimizer = FlowSGD(params, lr=1e-2, block_size=2, check_every=0)
         fill_gradients(params, torch.Generator().manual_seed(1))
         optimizer.step()
         if captured:

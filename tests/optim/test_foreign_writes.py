@@ -118,7 +118,7 @@ def test_a_weight_without_a_gradient_is_checked_when_it_has_one(generator):
 @pytest.mark.parametrize("value", [0.5, float("nan")])
 def test_the_guard_raises_where_a_write_was_not_noticed(block_size, value, generator):
     p = weight((16, 16), generator)
-    optimizer = FlowSGD([p], lr=0.0, block_size=block_size, guard_every=4)
+    optimizer = FlowSGD([p], lr=0.0, block_size=block_size, check_every=4)
     with torch.no_grad():
         p.fill_(value)
     optimizer._writes.note()  # as if nobody could have seen it

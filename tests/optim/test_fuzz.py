@@ -42,7 +42,7 @@ def options(draw):
         "retraction": draw(st.sampled_from(["exp", "exp", "cayley", "polar"])),
         "maximize": draw(st.booleans()),
         "seed": draw(st.sampled_from([0, 7, 2**63 - 1])),
-        "guard_every": draw(st.sampled_from([0, 1, 2, 256])),
+        "check_every": draw(st.sampled_from([0, 1, 2, 256])),
         "nonfinite": draw(st.sampled_from(["raise", "skip"])),
         "foreach": draw(st.sampled_from([None, False])),
     }

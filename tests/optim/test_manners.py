@@ -161,7 +161,7 @@ def test_groups_with_different_everything_step_as_they_would_alone(generator):
         {"lr": 0.1, "momentum": 0.9, "nesterov": True, "block_size": 3, "seed": 4},
         {"lr": 0.01, "maximize": True, "block_size": "dense", "retraction": "polar"},
         {"lr": 0.02, "momentum": 0.5, "sampler": "round_robin", "block_size": 2, "seed": 9},
-        {"lr": 0.03, "block_size": 2, "retraction": "cayley", "guard_every": 2},
+        {"lr": 0.03, "block_size": 2, "retraction": "cayley", "check_every": 2},
     ]
     shapes, dtypes = [(8, 8), (5, 9), (12, 4), (6, 3, 3, 3)], [torch.float64, torch.float32]
     params = [

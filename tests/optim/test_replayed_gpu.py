@@ -64,7 +64,7 @@ def fill_gradients(params, generator, moving=False):
 
 def run(steps=12, *, dtype=torch.float32, moving=False, change=None, **options):
     params = weights(dtype=dtype)
-    options = {"lr": 1e-2, "momentum": 0.9, "block_size": "dense", "guard_every": 5, **options}
+    options = {"lr": 1e-2, "momentum": 0.9, "block_size": "dense", "check_every": 5, **options}
     optimizer = FlowSGD(params, **options)
     generator = torch.Generator("cuda").manual_seed(1)
     for step in range(steps):
@@ -214,7 +214,7 @@ def test_a_users_graph_and_ours_take_turns(retraction, replays):
     ends = []
     for captured in (False, True):
         params = weights()
-        options = {"block_size": "dense", "retraction": retraction, "guard_every": 0}
+        options = {"block_size": "dense", "retraction": retraction, "check_every": 0}
         optimizer = FlowSGD(params, lr=1e-2, momentum=0.9, **options)
         fill_gradients(params, torch.Generator("cuda").manual_seed(1))
         for _ in range(4):

@@ -19,7 +19,7 @@ COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dum
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"block_size": 3, "guard_every": 2}, {"block_size": "dense"}, {"sampler": "h_regular"}],
+    [{}, {"block_size": 3, "check_every": 2}, {"block_size": "dense"}, {"sampler": "h_regular"}],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

@@ -23,7 +23,7 @@ SHAPES = [
     (64, 64, 3, 3),
     (2, 1),
 ]
-OPTIONS = {"block_size": "dense", "retraction": "polar", "guard_every": 0}
+OPTIONS = {"block_size": "dense", "retraction": "polar", "check_every": 0}
 
 
 def weights(shapes=SHAPES, device="cuda", dtype=torch.float32):

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
+from .auto import block_retraction
 from .base import OrthogonalOptimizer
 from .weight import Weight
 
@@ -44,10 +45,10 @@ class AngleSGD(OrthogonalOptimizer):
             most twice that of SGD.
         sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`. Its weight does
             not count.
-        retraction: "exp", "cayley", or, for dense steps, "polar".
+        retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`.
         maximize: Ascend.
         seed: Seed of every draw.
-        guard_every: As in `FlowSGD`.
+        check_every: As in `FlowSGD`.
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False takes exact steps once for each parameter.
         factor_window: Steps that the momentum of factors remembers, as in `FlowSGD`.
@@ -75,15 +76,15 @@ class AngleSGD(OrthogonalOptimizer):
         params: Iterable[Any],
         lr: float | Tensor = DEFAULT_LR,
         momentum: float = 0.9,
+        *,
         nesterov: bool = False,
         angle: Literal["rms", "spectral"] = "rms",
         block_size: int | Literal["dense", "auto"] = "auto",
-        *,
         sampler: str | Sampler = "sweep",
-        retraction: Literal["exp", "cayley", "polar"] = "exp",
+        retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,
-        guard_every: int = 256,
+        check_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
         factor_window: int = 4,
@@ -99,7 +100,7 @@ class AngleSGD(OrthogonalOptimizer):
             "retraction": retraction,
             "maximize": maximize,
             "seed": seed,
-            "guard_every": guard_every,
+            "check_every": check_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
             "factor_window": factor_window,
@@ -114,7 +115,7 @@ class AngleSGD(OrthogonalOptimizer):
             momentum=group["momentum"],
             nesterov=group["nesterov"],
             maximize=group["maximize"],
-            retraction=group["retraction"],
+            retraction=block_retraction(group),
             independent=group["sampler"] == "uniform",
             angle=group["angle"],
         )

@@ -58,15 +58,21 @@ def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
 
 
 def exact_retraction(group: Mapping[str, Any], device: torch.device) -> Retraction:
-    """How exact steps are taken: "auto" goes to the nearest point, in the fewest products.
+    """How exact steps are taken: those that "auto" chooses go to the nearest point.
 
-    On CUDA `FlowAdam` takes the exponential: its only exact steps there are those of matrices with
-    fewer rows than a block.
+    That takes the fewest products. On CUDA `FlowAdam` takes the exponential: its only exact steps
+    there are those of matrices with fewer rows than a block.
     """
-    polar = group["block_size"] == "auto" and group["retraction"] == "exp"
-    polar = polar and ("betas" not in group or device.type == "cpu")
     retraction: Retraction = group["retraction"]
-    return "polar" if polar else retraction
+    if group["retraction"] != "auto":
+        return retraction
+    polar = group["block_size"] == "auto" and ("betas" not in group or device.type == "cpu")
+    return "polar" if polar else "exp"
+
+
+def block_retraction(group: Mapping[str, Any]) -> Literal["exp", "cayley"]:
+    """How blocks are turned."""
+    return "cayley" if group["retraction"] == "cayley" else "exp"
 
 
 def auto_choice(
@@ -83,7 +89,7 @@ def auto_choice(
         return Choice("dense", retraction, f"since it has no more than {size} rows")
     cheapest = "the largest size that costs at most twice SGD"
     most = MOST_OPERATIONS.get(device.type)
-    blocks = group["sampler"] != "sweep" or group["retraction"] != "exp"
+    blocks = group["sampler"] != "sweep" or group["retraction"] == "cayley"
     if blocks or most is None or ("betas" in group and device.type == "cuda"):
         return Choice(size, retraction, cheapest)
     operations = 8.0 * n * d * k * k  # of four products

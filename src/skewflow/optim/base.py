@@ -15,7 +15,7 @@ from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import Graphs, is_capturing
 from ..kernels.update import Update
 from .auto import explain
-from .checkpoint import STATE_VERSION, Loaded, pack, settle, unpack
+from .checkpoint import Loaded, pack, settle, unpack
 from .clock import Clock
 from .compiled_functions import OUTSIDE, outside_the_graph
 from .diagnosis import Diagnosis, diagnose
@@ -26,6 +26,7 @@ from .factored_gradient import FactoredGradient
 from .foreign_writes import ForeignWrites
 from .gradient import FactorReader, GivenFactors, Gradient, refuse_strangers
 from .initial_state import begin_state
+from .old_states import STATE_VERSION
 from .options import check_options, refuse_foreign_options
 from .plan import Plan
 from .process_seeds import SeedComparison
@@ -180,7 +181,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             group["step"] = plan.options["step"] = clock.done
         if not capturing:
             for plan in plans:
-                every = plan.options["guard_every"]
+                every = plan.options["check_every"]
                 if every and not drift.checks % every:
                     for members in plan.stacks():
                         drift.check(members, plan.options["seed"])
@@ -350,8 +351,10 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
 
     def _check_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Check and unpack a state before anything is changed."""
-        self._incoming = unpack(state_dict, self.param_groups, self._weights, self.defaults)
-        return {**state_dict, "state": {}}  # torch would cast it
+        loaded = unpack(state_dict, self.param_groups, self._weights, self.defaults)
+        self._incoming = loaded
+        groups = state_dict["param_groups"] if loaded is None else loaded.groups
+        return {**state_dict, "state": {}, "param_groups": groups}  # torch would cast the states
 
     def _take_over(self, loaded: Loaded) -> None:
         """Bring in a state, between torch's loading of the groups and the user's last hooks."""

@@ -11,16 +11,10 @@ from ..errors import SamplingError, ShapeError
 from ..kernels.natural_factors.dispatch import KEYS
 from ..samplers import Sampler
 from .auto import choice_for
+from .old_states import renewed
 from .options import make_sampler
 from .packed_samplers import pack_samplers, unpack_samplers
 from .weight import Weight
-
-STATE_VERSION = 3
-"""The version of saved states, an entry of their groups. States of version 1 have no such entry,
-and their sampler "uniform" is "sweep" now; up to version 2 the states of samplers are lists."""
-
-LATER_OPTIONS = ("differentiable", "natural", "weight_decay")
-"""Options that older states do not have; torch adds the first one on unpickling."""
 
 
 @dataclass
@@ -29,11 +23,13 @@ class Loaded:
 
     Args:
         steps: Steps done.
+        groups: The saved groups, under today's names of the options.
         samplers: The sampler of each group.
         states: The state of each parameter.
     """
 
     steps: int
+    groups: list[dict[str, Any]]
     samplers: list[str | Sampler]
     states: dict[Tensor, dict[str, Any]]
 
@@ -105,15 +101,13 @@ def unpack(
         sampler = group["sampler"]
         if not isinstance(sampler, Sampler):
             sampler = saved_group["sampler"]
-            if "state_version" not in saved_group and sampler == "uniform":
-                sampler = "sweep"
         samplers.append(sampler)
         drawn = {**saved_group, "sampler": sampler}
         for p, number in zip(group["params"], saved_group["params"], strict=True):
             saved = state_dict["state"].get(number, {})
             _check(saved, weights[p], adaptive="betas" in options)
             states[p] = _unpack(saved, drawn, weights[p])
-    return Loaded(groups[0]["step"], samplers, states)
+    return Loaded(groups[0]["step"], groups, samplers, states)
 
 
 def _groups_of(state_dict: dict[str, Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -124,8 +118,9 @@ def _groups_of(state_dict: dict[str, Any], options: Mapping[str, Any]) -> list[d
                 f"a state must have the entries 'state' and 'param_groups': {key!r} is missing. "
                 "Nothing was changed; load what `state_dict()` of this optimiser returned."
             )
-    groups: list[dict[str, Any]] = state_dict["param_groups"]
-    wanted = ("step", *(key for key in options if key not in LATER_OPTIONS), "params")
+    groups = [renewed(group) for group in state_dict["param_groups"]]
+    # torch adds an option `differentiable` on unpickling.
+    wanted = ("step", *(key for key in options if key != "differentiable"), "params")
     for number, group in enumerate(groups):
         missing = [key for key in wanted if key not in group]
         if missing:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..kernels.update import Update
 from ..samplers import Sampler
+from .auto import block_retraction
 from .base import OrthogonalOptimizer
 from .weight import Weight
 
@@ -35,10 +36,11 @@ class FlowAdam(OrthogonalOptimizer):
             `FlowSGD`, else the largest of the sizes measured whose step costs at most twice that of
             SGD.
         sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`.
-        retraction: "exp", "cayley", or, for dense steps, "polar".
+        retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`; "auto"
+            is "exp" on CUDA.
         maximize: Ascend.
         seed: Seed of every draw.
-        guard_every: As in `FlowSGD`.
+        check_every: As in `FlowSGD`.
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False launches the CUDA kernels once for each parameter.
         weight_decay: Must be 0, as in `FlowSGD`.
@@ -63,13 +65,13 @@ class FlowAdam(OrthogonalOptimizer):
         lr: float | Tensor,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        *,
         block_size: int | Literal["dense", "auto"] = "auto",
         sampler: str | Sampler = "sweep",
-        retraction: Literal["exp", "cayley", "polar"] = "exp",
+        retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,
-        *,
-        guard_every: int = 256,
+        check_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
         weight_decay: float = 0.0,
@@ -83,7 +85,7 @@ class FlowAdam(OrthogonalOptimizer):
             "retraction": retraction,
             "maximize": maximize,
             "seed": seed,
-            "guard_every": guard_every,
+            "check_every": check_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
             "weight_decay": weight_decay,
@@ -97,17 +99,11 @@ class FlowAdam(OrthogonalOptimizer):
             seed=group["seed"],
             momentum=float(beta1),
             maximize=group["maximize"],
-            retraction=group["retraction"],
+            retraction=block_retraction(group),
             beta2=float(beta2),
             eps=float(group["eps"]),
             independent=group["sampler"] == "uniform",
         )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copied or loaded optimiser; options that are newer than a saved one have defaults."""
-        super().__setstate__(state)
-        for options in (self.defaults, *self.param_groups):
-            options.setdefault("weight_decay", 0.0)
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state, now = self.state[weight.p], self._shared.clock.time(weight.p.device)

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
+from .auto import block_retraction
 from .base import OrthogonalOptimizer
 from .weight import Weight
 
@@ -44,13 +45,15 @@ class FlowSGD(OrthogonalOptimizer):
             `Sampler`, run on the host. "balanced" has the law of "h_regular", reads a few entries
             of $\Omega$ if they are of similar size, and refuses others with a `BalanceError`;
             "h_regular", "optimal" and "heavy_matchings" read all of $\Omega$.
-        retraction: "exp", "cayley", or, for dense steps, "polar": the tangent step and the nearest
-            point, which turns no plane by more than 69 degrees.
+        retraction: How a step turns: "exp", "cayley", or, for dense steps, "polar", the tangent
+            step and the nearest point, which turns no plane by more than 69 degrees. "auto" is
+            "polar" for the exact steps that `block_size="auto"` chooses, and "exp" for all others.
         maximize: Ascend.
         seed: Seed of every draw.
-        guard_every: Steps between two looks at the drift off the manifold; 0 never looks. Weights
-            that are stepped by factors are looked at after 64 such steps at most; those of float32
-            that take exponential steps with 2k >= d are polished every 64, without a look.
+        check_every: Steps between two checks of $X^\top X = I$; a weight that rounding has moved
+            away is corrected. 0 never checks. Weights that are stepped by factors are checked after
+            64 such steps at most. Those of float32 that take exponential steps with 2k >= d are
+            corrected every 64 steps without a check, whatever this is.
         nonfinite: What to do about a gradient with NaN or infinity: "raise", or "skip" the
             parameter and count it in ``state[p]["skipped"]``. See `step`. On CUDA "skip" reads the
             gradient once more, before the step.
@@ -92,14 +95,14 @@ class FlowSGD(OrthogonalOptimizer):
         params: Iterable[Any],
         lr: float | Tensor,
         momentum: float = 0.0,
+        *,
         nesterov: bool = False,
         block_size: int | Literal["dense", "auto"] = "auto",
         sampler: str | Sampler = "sweep",
-        retraction: Literal["exp", "cayley", "polar"] = "exp",
+        retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,
-        *,
-        guard_every: int = 256,
+        check_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
         factor_window: int = 4,
@@ -115,7 +118,7 @@ class FlowSGD(OrthogonalOptimizer):
             "retraction": retraction,
             "maximize": maximize,
             "seed": seed,
-            "guard_every": guard_every,
+            "check_every": check_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
             "factor_window": factor_window,
@@ -131,16 +134,9 @@ class FlowSGD(OrthogonalOptimizer):
             momentum=group["momentum"],
             nesterov=group["nesterov"],
             maximize=group["maximize"],
-            retraction=group["retraction"],
+            retraction=block_retraction(group),
             independent=group["sampler"] == "uniform",
         )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copied or loaded optimiser; options that are newer than a saved one have defaults."""
-        super().__setstate__(state)
-        for options in (self.defaults, *self.param_groups):
-            options.setdefault("natural", False)
-            options.setdefault("weight_decay", 0.0)
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state = self.state[weight.p]

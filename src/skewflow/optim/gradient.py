@@ -228,11 +228,11 @@ def _check_options(weight: Weight, group: dict[str, Any]) -> None:
             f"factors need FlowSGD: got some for {weight.name}. FlowAdam divides the planes by "
             "second moments, which leaves nothing of low rank. Give it the gradient."
         )
-    if isinstance(size, int) or retraction != "exp":
+    if isinstance(size, int) or retraction not in ("auto", "exp"):
         raise FactorError(
             f"a factored step is the exact exponential: the group of {weight.name} has "
             f'block_size={size!r} and retraction={retraction!r}. Use block_size="dense" (or '
-            '"auto") and retraction="exp", or give it the gradient.'
+            '"auto") and retraction="auto", or give it the gradient.'
         )
     if weight.view.layout is not None:
         raise FactorError(

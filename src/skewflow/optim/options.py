@@ -60,10 +60,10 @@ def check_options(group: dict[str, Any]) -> None:
         raise TypeError(f"`foreach` must be None, True or False: got {group['foreach']!r}.")
     _check_moments(group)
     group["seed"] = _whole(group["seed"], "seed", most=2**63 - 1)
-    group["guard_every"] = _whole(group["guard_every"], "guard_every")
+    group["check_every"] = _whole(group["check_every"], "check_every")
     _validate.count(group.get("factor_window", 1), "factor_window")
     _validate.one_of(group["nonfinite"], ("raise", "skip"), "nonfinite")
-    _validate.one_of(group["retraction"], ("exp", "cayley", "polar"), "retraction")
+    _validate.one_of(group["retraction"], ("auto", "exp", "cayley", "polar"), "retraction")
     if "angle" in group:
         _validate.one_of(group["angle"], ("rms", "spectral"), "angle")
     _refuse_weight_decay(group)
@@ -74,7 +74,7 @@ def check_options(group: dict[str, Any]) -> None:
     if group["retraction"] == "polar" and size != "dense":
         raise ValueError(
             f'`retraction="polar"` is a dense step: got block_size={size!r}. '
-            'Use block_size="dense", or retraction="exp".'
+            'Use block_size="dense", or retraction="auto".'
         )
 
 
@@ -178,10 +178,10 @@ def _check_natural(group: dict[str, Any]) -> None:
             f"`natural=True` cannot be combined with momentum: got {group['momentum']}. "
             "Set `momentum` to 0, or `natural` to False."
         )
-    if isinstance(size, int) or retraction != "exp":
+    if isinstance(size, int) or retraction not in ("auto", "exp"):
         raise ValueError(
             f"natural steps are exact exponentials: got block_size={size!r} and "
-            f'retraction={retraction!r}. Use block_size="dense" or "auto", and retraction="exp".'
+            f'retraction={retraction!r}. Use block_size="dense" or "auto", and retraction="auto".'
         )
 
 

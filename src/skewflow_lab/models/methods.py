@@ -56,7 +56,7 @@ def make_optimizers(
     orthogonal_lr: float,
     momentum: float = 0.9,
     seed: int = 0,
-    guard_every: int = 256,
+    check_every: int = 256,
 ) -> list[torch.optim.Optimizer]:
     """The optimisers of a model whose orthogonal weights are marked.
 
@@ -67,7 +67,7 @@ def make_optimizers(
         orthogonal_lr: Learning rate of the marked weights.
         momentum: Of SGD and of the marked weights.
         seed: Of FlowSGD's draws.
-        guard_every: Steps between FlowSGD's looks at the drift, of those that no graph replays.
+        check_every: Steps between FlowSGD's looks at the drift, of those that no graph replays.
     """
     if method == "vanilla":
         return [torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)]
@@ -85,7 +85,7 @@ def make_optimizers(
         d = as_matrices(p).shape[-2]
         sizes.setdefault(block_size(method, d), []).append((name, p))
     groups = [{"params": params, "block_size": size} for size, params in sizes.items()]
-    flow = FlowSGD(groups, orthogonal_lr, momentum=momentum, seed=seed, guard_every=guard_every)
+    flow = FlowSGD(groups, orthogonal_lr, momentum=momentum, seed=seed, check_every=check_every)
     return [flow, sgd]
 
 

@@ -20,7 +20,7 @@ def images():
 def lane(method):
     torch.manual_seed(0)
     model = PlainNet(depth=5, width=4).to(DEVICE)
-    options = {"lr": 0.1, "orthogonal_lr": 0.1, "guard_every": 1}
+    options = {"lr": 0.1, "orthogonal_lr": 0.1, "check_every": 1}
     return Lane(model, make_optimizers(model, method, **options))
 
 

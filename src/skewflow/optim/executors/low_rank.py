@@ -147,7 +147,7 @@ class LowRank(Executor):
 
     def _check_drift(self, context: Context) -> None:
         """Check the drift by the count of the steps of this weight."""
-        state, every = self._state, min(context.options["guard_every"], FACTORED_EVERY)
+        state, every = self._state, min(context.options["check_every"], FACTORED_EVERY)
         state["factored"] = state.get("factored", 0) + 1
         if every and not state["factored"] % every:
             context.drift.check(self.members, context.update.seed, FACTORED_TOLERANCE)

@@ -142,7 +142,7 @@ def flow_adam() -> Method:
         options = {
             "block_size": "auto",
             "sampler": "sweep",
-            "retraction": "exp",
+            "retraction": "auto",
             "betas": (0.9, 0.999),
         }
         size = auto_choice((torch.Size(batch).numel(), d, k), problem.device, options).size

@@ -169,7 +169,7 @@ def make_lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
         lr=setting.value if setting.free else config.lr,
         orthogonal_lr=config.lr * setting.value,
         seed=seed,
-        guard_every=1 if config.device == "cuda" else 256,
+        check_every=1 if config.device == "cuda" else 256,
     )
     return Lane(model, optimizers, precision=config.precision)
 
