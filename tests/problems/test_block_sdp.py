@@ -1,5 +1,7 @@
 """The solver against eigenvalues, known optima and an interior bound; its loops against numpy."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,7 +11,7 @@ from skewflow.errors import NonFiniteError, ShapeError
 from skewflow.problems import solve_block_sdp
 from skewflow.problems.block_sdp import cpu, reference
 from skewflow.problems.block_sdp.cost import SparseCost, block_diagonal
-from skewflow.problems.block_sdp.factor import factorise
+from skewflow.problems.block_sdp.factor import _sparse, factorise
 
 
 def symmetric(size, seed=0):
@@ -104,6 +106,33 @@ def test_factor_proves_definiteness_exactly_where_it_holds(m, density):
     B = np.random.default_rng(1).standard_normal((m, 2))
     shifted = A - (least - 1.0) * eye
     assert_close("solve", B, shifted @ factorise(shifted.tocsr()).solve(B))
+
+
+def test_both_excesses_prove_definiteness_in_rational_arithmetic():
+    draw = np.random.default_rng(0)
+    for _ in range(5):
+        B = draw.standard_normal((9, 8))  # a singular matrix but for rounding
+        A = B @ B.T
+        A = (A + A.T) / 2 + 1e-15 * np.eye(9)
+        factor = _sparse(sp.csc_array(A), 1 / np.sqrt(A.diagonal()))
+        if factor is None:
+            continue
+        tight = factor.tight()
+        assert (tight < factor.excess).all()
+        for excess in (tight, factor.excess):
+            exact = [[Fraction(x) for x in row] for row in A]
+            for i in range(9):
+                exact[i][i] += Fraction(excess[i])
+            assert all(pivot >= 0 for pivot in pivots(exact))
+
+
+def pivots(A):
+    """Of Gauss' elimination without rounding."""
+    for k in range(len(A)):
+        yield A[k][k]
+        for i in range(k + 1, len(A)):
+            quotient = A[i][k] / A[k][k]
+            A[i] = [x - quotient * y for x, y in zip(A[i], A[k], strict=True)]
 
 
 def test_bound_of_any_shift_lies_below_the_optimum():

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from skewflow.errors import NonFiniteError
 from skewflow.problems import max_cut
+from skewflow.problems.max_cut.cpu import anneal
 
 
 def best_cut(W):
@@ -32,6 +33,16 @@ def test_small_cuts_are_the_best_and_lie_below_the_bound(seed):
     assert cut.value <= cut.bound
     assert cut.sdp.certified
     assert cut.relaxation <= cut.bound <= cut.relaxation * (1 + 1e-5)
+
+
+def test_annealing_returns_by_how_much_the_cut_has_grown():
+    W = sp.csr_array(weighted(30, 3))
+    before = np.ones(30)
+    after = before.copy()
+    grown = anneal(W.indptr, W.indices, W.data, after, 50, 2.0, 1)
+    assert set(after) == {-1.0, 1.0}
+    assert grown == (before @ (W @ before) - after @ (W @ after)) / 4 > 0
+    assert anneal(W.indptr, W.indices, W.data, after, 50, 0.0, 1) >= 0
 
 
 def test_a_bipartite_graph_is_cut_whole():

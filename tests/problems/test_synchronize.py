@@ -60,6 +60,29 @@ def test_noisy_poses_are_certified_and_their_value_is_the_objective(d):
     assert_close("value", total, poses.value, factor=10)  # summed in another order
 
 
+def test_a_long_way_with_few_loops_is_certified():
+    """The positions are so far apart that rounding errors bound by the textbook are too large."""
+    n, radius = 800, 100.0
+    draw = np.random.default_rng(0)
+    angles = 2 * np.pi * np.arange(n) / n
+    R = np.moveaxis(
+        np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]), 2, 0
+    )
+    t = radius * R[:, :, 0]
+    i = np.arange(n)
+    j = (i + 1) % n
+    shaken = nearest_rotations(np.eye(2) + 1e-3 * draw.standard_normal((n, 2, 2)))
+    moved = (R[i].mT @ (t[j] - t[i])[..., None])[..., 0] + 0.05 * draw.standard_normal((n, 2))
+    weights = np.array([1e6, 400.0])[:, None].repeat(n, axis=1)
+    graph = PoseGraph(np.stack([i, j], 1), R[i].mT @ R[j] @ shaken, moved, weights[0], weights[1])
+    poses = synchronize(graph)
+    assert poses.certified and poses.sdp.rank == 2
+    cost = EliminatedCost(graph, np.ones(n))
+    blocks = poses.sdp.multipliers
+    loose = [cost.shifted(s * np.eye(2) - blocks) for s in 10.0 ** np.arange(-9, 3)]
+    assert max(s.bound for s in loose if s is not None) < poses.bound
+
+
 def test_bound_agrees_with_dense_eigenvalues_of_the_eliminated_cost():
     graph, _, _ = noisy_graph(n=6, noise=0.1, extra=5)
     cost = EliminatedCost(graph, np.ones(len(graph.edges)))

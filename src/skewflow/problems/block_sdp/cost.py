@@ -24,8 +24,11 @@ class Cost(Protocol):
         """C Y for Y (n, p, r)."""
         ...
 
-    def shifted(self, D: Array) -> "Shifted | None":
-        """Factorise C + D for a block-diagonal D (n, p, p); None if not positive definite."""
+    def shifted(self, D: Array, tight: bool = False) -> "Shifted | None":
+        """Factorise C + D for a block-diagonal D (n, p, p); None if not positive definite.
+
+        With `tight`, the bound on the rounding errors is as small as can be had.
+        """
         ...
 
 
@@ -58,14 +61,15 @@ class SparseCost:
         """C Y."""
         return (self.matrix @ Y.reshape(self.n * self.p, -1)).reshape(Y.shape)
 
-    def shifted(self, D: Array) -> Shifted | None:
+    def shifted(self, D: Array, tight: bool = False) -> Shifted | None:
         """Factorise C + D."""
         A = self.matrix + block_diagonal(D)
         factor = factorise(A)
         if factor is None:
             return None
         # Adding the blocks has rounded each of their entries once.
-        excess = factor.excess + 2 * _ROUNDOFF * np.asarray(abs(A).sum(axis=1)).ravel()
+        excess = factor.tight() if tight else factor.excess
+        excess = excess + 2 * _ROUNDOFF * np.asarray(abs(A).sum(axis=1)).ravel()
         return Shifted(D, excess, lambda V: _flat(factor, V))
 
 

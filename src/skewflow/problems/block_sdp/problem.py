@@ -20,7 +20,7 @@ def solve_block_sdp(
     rank: int | None = None,
     initial: Array | None = None,
     tol: float = 1e-6,
-    max_sweeps: int = 2000,
+    max_sweeps: int = 5000,
     max_steps: int = 100,
     seed: int = 0,
 ) -> BlockSDP:

@@ -92,6 +92,7 @@ class _Run:
         self.cost, self.tol, self.max_rank = cost, tol, max_rank
         self.bound = -math.inf
         self.history: list[Stage] = []
+        self._least_shift = 1e-16 * cost.size / (cost.n * cost.p)
 
     def scale(self, point: Point) -> float:
         return max(abs(point.value), FLOOR * self.cost.size, 1e-300)
@@ -106,8 +107,8 @@ class _Run:
         """The shift that spends half of the tolerance."""
         return 0.5 * self.tol * self.scale(point) / (self.cost.n * self.cost.p)
 
-    def factorise(self, point: Point, shift: float) -> Shifted | None:
-        shifted = self.cost.shifted(point.shift(shift))
+    def factorise(self, point: Point, shift: float, tight: bool = False) -> Shifted | None:
+        shifted = self.cost.shifted(point.shift(shift), tight)
         if shifted is not None:
             self.bound = max(self.bound, shifted.bound)
         return shifted
@@ -143,23 +144,28 @@ class _Run:
 
     def finish(self, point: Point, max_steps: int) -> Point:
         """Newton steps in a trust region; each factorisation proves a bound as well."""
-        region, shift, moved, failed = Region(), math.inf, True, 0
+        region, shift, moved, tight, failed = Region(), math.inf, True, False, 0
         shifted: Shifted | None = None
         for _ in range(max_steps):
             if moved:
                 least = self.allowed(point)
                 shift = min(shift, max(0.1 * point.slope, least))
-                while (shifted := self.factorise(point, shift)) is None:
-                    shift = max(5 * shift, 1e-15 * self.cost.size)
+                while (shifted := self.factorise(point, shift, tight)) is None:
+                    shift = max((1.5 if tight else 5.0) * shift, self._least_shift)
                 self.record(point)
                 if self.done(point):
                     break
+                if tight:
+                    break
                 if shift > max(SADDLE * point.slope, 5 * least):
-                    values, vectors = lowest_by_inverse(self.cost, shifted, shift)
-                    higher = self.climb(point, values, vectors)
+                    values, vectors = lowest_by_inverse(self.cost, shifted, point)
+                    higher = self.climb(point, values + least, vectors)
                     if higher is not None:
                         point, region, shift = higher, Region(), math.inf
                         continue
+                if point.slope <= least:  # what is missing is in the rounding of the proof
+                    tight, shift = True, least
+                    continue
             assert shifted is not None
             better = region.step(self.cost, point, shifted.solve)
             moved = better is not None
@@ -190,7 +196,7 @@ class _Run:
         if self.bound == -math.inf:  # no shift so far: take the first that works
             shift = max(point.slope, self.allowed(point))
             while self.factorise(point, shift) is None:
-                shift = max(5 * shift, 1e-15 * self.cost.size)
+                shift = max(5 * shift, self._least_shift)
         self.record(point)
         return BlockSDP(
             factor=point.Y,

@@ -3,6 +3,7 @@
 import numpy as np
 
 from .cost import Cost, Shifted
+from .point import Point
 from .reference import Array
 
 STEPS = 80
@@ -24,10 +25,16 @@ def lowest(cost: Cost, D: Array) -> tuple[Array, Array]:
     return _lanczos(apply, cost.n, cost.p, STEPS)
 
 
-def lowest_by_inverse(cost: Cost, shifted: Shifted, shift: float) -> tuple[Array, Array]:
-    """The same of the matrix that was factorised after adding `shift` to its diagonal."""
-    values, vectors = _lanczos(lambda v: -shifted.solve(v), cost.n, cost.p, INVERSE_STEPS)
-    return -1 / values - shift, vectors
+def lowest_by_inverse(cost: Cost, shifted: Shifted, point: Point) -> tuple[Array, Array]:
+    """The same of the dual matrix at `point`, by the factorisation of a shifted one near it."""
+    from . import cpu
+
+    _, vectors = _lanczos(lambda v: -shifted.solve(v), cost.n, cost.p, INVERSE_STEPS)
+    vectors = np.ascontiguousarray(vectors)
+    # The factorised matrix includes room for rounding errors; the quotients are of the true one.
+    images = cost.apply(vectors)
+    cpu.add_blocks(point.shift(0.0), vectors, images)
+    return (vectors * images).sum(axis=(0, 1)), vectors
 
 
 def _lanczos(apply, n: int, p: int, steps: int) -> tuple[Array, Array]:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Max-cut: the semidefinite bound, random hyperplanes, and a local search."""
+"""Max-cut: the semidefinite bound, random hyperplanes, and annealing."""
 
 import math
 from dataclasses import dataclass
@@ -13,13 +13,16 @@ from . import cpu
 from .graph import weights
 
 HYPERPLANES = 200
-"""Random hyperplanes; the local search starts at the best few of their cuts."""
+"""Random hyperplanes; annealing starts at the best few of their cuts."""
 
-STARTS = 4
-"""Cuts that the local search improves."""
+STARTS = 8
+"""Cuts that annealing improves."""
 
-MOST_MOVES = 200_000
-"""Moves of one local search at most: a second at 2,000 vertices."""
+SWEEPS = 2000
+"""Visits of each vertex in one annealing: 0.05 s at 2,000 vertices of degree 20."""
+
+HOT = 0.3
+"""First temperature, relative to the root mean square over vertices of the norm of the weights."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,14 @@ def max_cut(graph: Any, *, tol: float = 1e-6, seed: int = 0, rank: int | None = 
 
     Solves the relaxation of Goemans and Williamson (1995),
     $\max \frac14 \sum_{ij} w_{ij} (1 - Z_{ij})$ over $Z \succeq 0$ with unit diagonal, rounds it by
-    random hyperplanes and improves the best cuts by tabu search. Not in the paper.
+    random hyperplanes and improves the best cuts by simulated annealing. Not in the paper.
 
     Args:
         graph: An undirected networkx graph, a symmetric matrix of weights (scipy.sparse, numpy or
             torch), or a list of edges (i, j) or (i, j, weight). It need not be connected, and
             weights may be negative.
         tol: Relative gap of the relaxation at which its solver stops.
-        seed: Seed of the start, the hyperplanes and the search.
+        seed: Seed of the start, the hyperplanes and the annealing.
         rank: Columns of the first factor, as in `solve_block_sdp`.
 
     Raises:
@@ -88,11 +91,11 @@ def _round(W: Any, Y: Array, seed: int) -> NDArray[np.bool_]:
     normals = np.random.default_rng(seed).standard_normal((Y.shape[1], HYPERPLANES))
     sides = np.where(Y @ normals >= 0, 1.0, -1.0)
     order = np.argsort((sides * (W @ sides)).sum(axis=0), kind="stable")
-    moves = min(MOST_MOVES, 100 * len(Y))
+    hot = HOT * math.sqrt((W.data**2).sum() / len(Y))
     best, chosen = -math.inf, sides[:, 0] > 0
     for k in order[:STARTS]:
         side = np.ascontiguousarray(sides[:, k])
-        cpu.improve(W.indptr, W.indices, W.data, side, moves, seed + int(k))
+        cpu.anneal(W.indptr, W.indices, W.data, side, SWEEPS, hot, seed + int(k))
         value = cut_value(W, side > 0)
         if value > best:
             best, chosen = value, side > 0

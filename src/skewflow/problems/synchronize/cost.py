@@ -43,11 +43,12 @@ def _gram(A: Any, weights: Array) -> Any:
 class EliminatedCost:
     r"""$Q = P - V^\top L^{-1} V$, in factors.
 
-    L is the Laplacian of the translations with the first pose at the origin, P the rotation part
-    and V what couples them: the minimum over all translations of the squared residuals.
+    L is the Laplacian of the translations with the pose `anchor` at the origin, P the rotation part
+    and V what couples them: the minimum over all translations of the squared residuals. Rounding
+    errors of L count by the squared distance of a pose from the anchor.
     """
 
-    def __init__(self, graph: PoseGraph, weights: Array) -> None:
+    def __init__(self, graph: PoseGraph, weights: Array, anchor: int = 0) -> None:
         assert graph.translations is not None and graph.translation_weights is not None
         self.n, self.p = graph.n, graph.d
         n, d, m = graph.n, graph.d, len(graph.edges)
@@ -64,29 +65,32 @@ class EliminatedCost:
             shape=(m, n * d),
         )
         tau = weights * graph.translation_weights
-        self._incidence, self._tau, self._moved = incidence[:, 1:].tocsr(), tau, moved
-        self._V = -(self._incidence.T @ sp.diags_array(tau) @ moved).tocsr()
+        self._anchor = anchor
+        incidence = incidence[:, np.arange(n) != anchor]
+        self._V = -(incidence.T @ sp.diags_array(tau) @ moved).tocsr()
         self._VT = self._V.T.tocsr()
         self._P = laplacian(graph, weights) + _gram(moved, tau)
-        self._L = _gram(self._incidence, tau)
+        self._L = _gram(incidence, tau)
         factor = factorise(self._L)
         assert factor is not None, "the reduced Laplacian of a connected graph is definite"
         self._solve_L = factor.solve
         self.size = float(self._P.diagonal().sum())
         # The elimination is exact only for a translation block that leaves room for rounding.
         self._room = 2 * factor.excess
+        self._tight_room = 2 * factor.tight()
 
     def translations(self, Y: Array) -> Array:
         """The best translations (n, r) for Y (n, p, r), the first pose at the origin."""
         t = -self._solve_L(self._V @ Y.reshape(self.n * self.p, -1))
-        return np.concatenate([np.zeros((1, Y.shape[-1])), t])
+        t = np.insert(t, self._anchor, 0.0, axis=0)
+        return t - t[0]
 
     def apply(self, Y: Array) -> Array:
         """Q Y."""
         flat = Y.reshape(self.n * self.p, -1)
         return (self._P @ flat - self._VT @ self._solve_L(self._V @ flat)).reshape(Y.shape)
 
-    def shifted(self, D: Array) -> Shifted | None:
+    def shifted(self, D: Array, tight: bool = False) -> Shifted | None:
         """Factorise the sparse matrix whose Schur complement is Q + D.
 
         By Haynsworth's inertia formula Q + D is positive definite if the whole matrix is. Its
@@ -94,18 +98,25 @@ class EliminatedCost:
         error of the factorisation, the statement holds for L in exact arithmetic.
         """
         k = self.n - 1
+        R = self._P + block_diagonal(D)
+        room = self._tight_room if tight else self._room
         for _ in range(3):
-            L = self._L - sp.diags_array(self._room)
-            A = sp.block_array(
-                [[L, self._V], [self._VT, self._P + block_diagonal(D)]], format="csc"
-            )
+            L = self._L - sp.diags_array(room)
+            A = sp.block_array([[L, self._V], [self._VT, R]], format="csc")
             factor = factorise(A)
             if factor is None:
                 return None
-            excess = factor.excess + 2 * _ROUNDOFF * np.asarray(abs(A).sum(axis=1)).ravel()
-            if (excess[:k] <= self._room).all():
+            excess = factor.tight() if tight else factor.excess
+            # The subtraction rounds the diagonal of L, the sum that of the rotation part.
+            excess[:k] += _ROUNDOFF * self._L.diagonal()
+            excess[k:] += 2 * _ROUNDOFF * np.asarray(abs(R).sum(axis=1)).ravel()
+            if (excess[:k] <= room).all():
                 return Shifted(D, excess[k:], partial(self._solve, factor))
-            self._room = 2 * np.maximum(self._room, excess[:k])
+            room = 1.25 * np.maximum(room, excess[:k])
+            if tight:
+                self._tight_room = room
+            else:
+                self._room = room
         return None
 
     def _solve(self, factor: Any, V: Array) -> Array:

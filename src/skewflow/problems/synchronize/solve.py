@@ -141,11 +141,13 @@ def _solve(
     graph: PoseGraph, start: Array, weights: Array, *, tol: float, max_steps: int
 ) -> Synchronization:
     cost: EliminatedCost | SparseCost
+    Y = np.ascontiguousarray(start.mT)
     if graph.translations is None:
         cost = rotation_cost(graph, weights)
     else:
-        cost = EliminatedCost(graph, weights)
-    Y = np.ascontiguousarray(start.mT)
+        place = EliminatedCost(graph, weights).translations(Y)
+        middle = int(((place - place.mean(axis=0)) ** 2).sum(axis=1).argmin())
+        cost = EliminatedCost(graph, weights, middle)
     sdp = staircase(cost, Y, tol=tol / 2, max_rank=graph.n * graph.d, max_steps=max_steps, sweeps=0)
     R = rounded(sdp.factor)
     t = cost.translations(R.mT) if isinstance(cost, EliminatedCost) else None
