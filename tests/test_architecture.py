@@ -52,6 +52,7 @@ INTERNALS = {
     "kernels": "benchmarks time kernels, and the loops of Table 2 are compiled as they are",
     "optim.auto": "benchmarks print what `auto` chooses",
     "optim.options": "benchmarks print what `auto` chooses",
+    "problems.assignment": "rivals are finished by the same exchanges as our own flow",
     "tournaments.partitions": "types of the arguments of `block_sizes`",
 }
 """Modules below which the laboratory takes names that are not public, and why it does."""

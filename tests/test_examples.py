@@ -73,6 +73,12 @@ def test_the_poses_on_a_ring_are_proven_optimal(capsys):
     assert error < 1
 
 
+def test_the_assignment_finds_the_names_and_lowers_the_cost(capsys):
+    (differ,), (before, after) = printed("assignment", capsys)
+    assert differ == 0
+    assert after < 0.75 * before
+
+
 def test_the_readme_s_rotation_halves_the_rounding_error(capsys):
     code = (EXAMPLES.parent / "README.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
     assert len([line for line in code.splitlines() if line]) <= 20

@@ -1,5 +1,8 @@
 """The paper's problems, each as one call: needs the extra `problems`."""
 
+from .assignment import GraphIsomorphism as GraphIsomorphism
+from .assignment import graph_isomorphism as graph_isomorphism
+from .assignment import quadratic_assignment as quadratic_assignment
 from .block_sdp import BlockSDP as BlockSDP
 from .block_sdp import solve_block_sdp as solve_block_sdp
 from .max_cut import MaxCut as MaxCut
@@ -12,11 +15,14 @@ from .synchronize import synchronize as synchronize
 
 __all__ = [
     "BlockSDP",
+    "GraphIsomorphism",
     "MaxCut",
     "PoseGraph",
     "Synchronization",
     "average_rotations",
+    "graph_isomorphism",
     "max_cut",
+    "quadratic_assignment",
     "read_g2o",
     "solve_block_sdp",
     "synchronize",

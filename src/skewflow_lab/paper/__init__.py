@@ -8,6 +8,7 @@ from .convergence.experiment import Convergence
 from .haar.experiment import Haar
 from .mnist.experiment import Mnist
 from .numerics import Numerics
+from .qaplib import Qaplib
 from .rho import Rho
 from .rl.experiment import RL
 from .rnn.experiment import Rnn
@@ -29,5 +30,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Mnist(),
         RL(),
         Rnn(),
+        Qaplib(),
     )
 }
