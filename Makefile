@@ -42,7 +42,7 @@ shapes: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
-# FlowSGD under the real PyTorch Lightning and Hugging Face Accelerate.
+# The optimisers under the real PyTorch Lightning and Hugging Face's Accelerate and Trainer.
 test-clients: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[clients]"
 	$(BIN)/python -m pytest tests/clients

@@ -6,7 +6,7 @@ import torch
 from helpers import EPS, randn
 from nets import Net, both
 from skewflow.geometry import orthogonality_error
-from skewflow.optim import FlowSGD
+from skewflow.optim import CombinedOptimizer, FlowSGD
 
 lightning = pytest.importorskip("lightning", reason="the extra `clients` is not installed")
 
@@ -68,6 +68,18 @@ class Automatic(Module):
         return self.loss(batch)
 
 
+class Combined(Module):
+    """FlowSGD and AdamW as one optimiser, stepped by the trainer."""
+
+    def configure_optimizers(self):
+        optimizer = CombinedOptimizer(both(self.net, check_every=3))
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
+
+    def training_step(self, batch, index):
+        return self.loss(batch)
+
+
 def trainer(epochs, folder, **options):
     return lightning.Trainer(
         max_epochs=epochs,
@@ -91,7 +103,11 @@ def data():
 
 @pytest.mark.parametrize(
     "make, options",
-    [(Manual, {}), (Automatic, {"gradient_clip_val": 1.0, "accumulate_grad_batches": 2})],
+    [
+        (Manual, {}),
+        (Automatic, {"gradient_clip_val": 1.0, "accumulate_grad_batches": 2}),
+        (Combined, {"gradient_clip_val": 1.0, "accumulate_grad_batches": 2}),
+    ],
 )
 def test_a_resumed_run_equals_the_unbroken_one_to_the_bit(make, options, tmp_path):
     unbroken = make()

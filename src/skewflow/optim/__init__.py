@@ -1,6 +1,7 @@
 """Optimisers on orthogonal matrices, with the manners of torch.optim."""
 
 from .angle_sgd import AngleSGD as AngleSGD
+from .combined import CombinedOptimizer as CombinedOptimizer
 from .diagnosis import Diagnosis as Diagnosis
 from .factor_capture import capture_factors as capture_factors
 from .factored_gradient import FactoredGradient as FactoredGradient
@@ -10,6 +11,7 @@ from .split import split_parameters as split_parameters
 
 __all__ = [
     "AngleSGD",
+    "CombinedOptimizer",
     "Diagnosis",
     "FactoredGradient",
     "FlowAdam",
