@@ -21,6 +21,8 @@ from .retractions import taylor as taylor
 from .skew import basis as basis
 from .skew import omega as omega
 from .skew import skew as skew
+from .subspaces import grassmann_distance as grassmann_distance
+from .subspaces import principal_angles as principal_angles
 from .tangent import complement as complement
 from .tangent import tangent_dimension as tangent_dimension
 from .tangent import tangent_from as tangent_from
@@ -39,11 +41,13 @@ __all__ = [
     "expm",
     "geodesic",
     "givens",
+    "grassmann_distance",
     "haar",
     "inner",
     "lift",
     "omega",
     "orthogonality_error",
+    "principal_angles",
     "project",
     "require",
     "riemannian_gradient",
