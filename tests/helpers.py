@@ -1,6 +1,7 @@
 """One tolerance table, and the random matrices and oracles that the tests share."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -100,3 +101,17 @@ def fitted_slope(steps: Sequence[float], errors: Sequence[float]) -> float:
 def matrix_rank(vectors: Sequence[Tensor]) -> int:
     """Dimension of the span of some matrices, flattened, by numpy."""
     return int(np.linalg.matrix_rank(np.stack([v.numpy().ravel() for v in vectors])))
+
+
+def numbers_of(report):
+    """The numbers of a report by weight, as attributes."""
+    found = {}
+    for key, value in report.items():
+        name, number = key.rsplit("/", 1)
+        found.setdefault(name, SimpleNamespace(name=name)).__dict__[number] = value
+    return list(found.values())
+
+
+def reasons_of(optimizer):
+    """What a report says of each weight, in lines."""
+    return "\n".join(optimizer.report().reasons.values())

@@ -1,20 +1,28 @@
-"""The page on trainers runs to its end, with the examples that need the extra `clients`."""
+"""The pages on trainers and on training run to their ends, with what needs the extra `clients`."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "use-a-trainer.md"
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
 
 # Lightning's own call of torch's pytree, not ours.
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.:FutureWarning")
-def test_the_page_runs_with_the_real_packages():
-    for package in ("lightning", "accelerate", "transformers"):
+@pytest.mark.parametrize(
+    "page, packages",
+    [
+        ("use-a-trainer", ("lightning", "accelerate", "transformers")),
+        ("train-a-model", ("tensorboard",)),
+    ],
+)
+def test_the_page_runs_with_the_real_packages(page, packages, tmp_path, monkeypatch):
+    for package in packages:
         pytest.importorskip(package, reason="the extra `clients` is not installed")
+    monkeypatch.chdir(tmp_path)
     scope = {"__name__": "page"}
-    blocks = re.findall(r"```python(?: clients)?\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
-    for code in blocks:
+    text = (PAGES / f"{page}.md").read_text()
+    assert "```python clients" in text
+    for code in re.findall(r"```python(?: clients)?\n(.*?)```", text, re.DOTALL):
         exec(code, scope)

@@ -69,7 +69,10 @@ class Automatic(Module):
 
 
 class Combined(Module):
-    """FlowSGD and AdamW as one optimiser, stepped by the trainer."""
+    """FlowSGD and AdamW as one optimiser, stepped by the trainer, which logs its report."""
+
+    def on_before_optimizer_step(self, optimizer):
+        self.log_dict(self.optimizers(use_pl_optimizer=False).report())
 
     def configure_optimizers(self):
         optimizer = CombinedOptimizer(both(self.net, check_every=3))

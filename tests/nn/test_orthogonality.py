@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import EPS, assert_close, randn
+from helpers import EPS, assert_close, numbers_of, randn
 from skewflow import geometry
 from skewflow.errors import DtypeError, ShapeError
 from skewflow.nn import (
@@ -76,7 +76,7 @@ def test_it_is_the_number_of_a_diagnosis(generator):
     weight = nn.Parameter(orthogonal_(torch.empty(4, 9), generator=generator))
     optimizer = FlowSGD([weight], lr=0.1, block_size=2)
     weight.grad = torch.randn(4, 9, generator=generator)
-    assert orthogonality_error(weight) == optimizer.diagnose()[0].orthogonality_error
+    assert orthogonality_error(weight) == numbers_of(optimizer.report())[0].orthogonality_error
 
 
 def test_a_weight_that_is_not_finite_has_no_error_as_a_number():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers import reasons_of
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
 from skewflow.optim.drift import POLISH_EVERY
@@ -49,7 +50,7 @@ def test_equal_steps_of_formed_factors_stay_on_the_manifold_at_any_time(generato
     for _ in range(600):
         optimizer.step(factors={p: factors})
         worst = max(worst, error(p))
-    assert "too many for factored ones" in optimizer.explain()
+    assert "too many for factored ones" in reasons_of(optimizer)
     assert worst < 5e-6
 
 

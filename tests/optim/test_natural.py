@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers import reasons_of
 from skewflow.errors import FactorError, NonFiniteGradientError
 from skewflow.kernels.natural_factors import reference
 from skewflow.kernels.natural_factors.dispatch import _memory
@@ -228,7 +229,7 @@ def test_wide_weights_and_captured_layers() -> None:
         optimizer.step()
         by_hand.step(factors={twin: (x.detach().mT, error.mT)})
         torch.testing.assert_close(layer.weight.detach().mT, twin.detach())
-    assert "natural" in optimizer.explain()
+    assert "natural" in reasons_of(optimizer)
 
 
 def test_a_first_gradient_of_zeros_says_nothing() -> None:
@@ -340,7 +341,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_a_gradient_is_refused(later: bool) -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
     optimizer = FlowSGD([p], 0.1, natural=not later)
-    assert later or "natural steps by factors" in optimizer.explain()
+    assert later or "natural steps by factors" in reasons_of(optimizer)
     p.grad = torch.randn(6, 4)
     if later:
         optimizer.step()

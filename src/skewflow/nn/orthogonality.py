@@ -18,7 +18,7 @@ def orthogonality_error(weight: Tensor | nn.Module) -> float:
     The weight is viewed as the optimiser views it: tall, wide, a batch or a convolution. Log this
     number during training: it stays below 1e-5 for float32 weights and below 1e-12 for float64. It
     is NaN if a weight is not finite. A half-precision weight has its own rounding, 2e-3;
-    `FlowSGD.diagnose` shows the error of its float32 master. `geometry.orthogonality_error` is the
+    `FlowSGD.report` has the error of its float32 master. `geometry.orthogonality_error` is the
     norm of each matrix without the factor (not in the paper).
 
     Args:

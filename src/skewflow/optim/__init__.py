@@ -2,20 +2,20 @@
 
 from .angle_sgd import AngleSGD as AngleSGD
 from .combined import CombinedOptimizer as CombinedOptimizer
-from .diagnosis import Diagnosis as Diagnosis
 from .factor_capture import capture_factors as capture_factors
 from .factored_gradient import FactoredGradient as FactoredGradient
 from .flow_adam import FlowAdam as FlowAdam
 from .flow_sgd import FlowSGD as FlowSGD
+from .report import Report as Report
 from .split import split_parameters as split_parameters
 
 __all__ = [
     "AngleSGD",
     "CombinedOptimizer",
-    "Diagnosis",
     "FactoredGradient",
     "FlowAdam",
     "FlowSGD",
+    "Report",
     "capture_factors",
     "split_parameters",
 ]

@@ -34,7 +34,7 @@ class Choice:
     Args:
         size: Rows of a block, or "dense" for exact steps.
         retraction: How an exact step is taken; blocks are turned as the group's options say.
-        why: A clause that follows the size in `explain`.
+        why: A clause that follows the size in a report.
     """
 
     size: int | str
@@ -171,5 +171,6 @@ def explain(weight: Weight, group: dict[str, Any], by_factors: str | None) -> st
     if group.get("natural"):
         return f"{line}natural steps by factors."
     choice = choice_for(weight, group)
-    exact = choice.size == "dense"
-    return f"{line}{'exact steps' if exact else f'blocks of {choice.size} rows'}, {choice.why}."
+    blocks = isinstance(choice.size, int)
+    how = f"blocks of {choice.size} rows" if blocks else f"exact steps ({choice.retraction})"
+    return f"{line}{how}, {choice.why}."

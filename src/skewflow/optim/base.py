@@ -14,11 +14,10 @@ from ..geometry.matrices import MatrixView
 from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import Graphs, is_capturing
 from ..kernels.update import Update
-from .auto import explain
+from .auto import choice_for, explain
 from .checkpoint import Loaded, pack, settle, unpack
 from .clock import Clock
 from .compiled_functions import OUTSIDE, outside_the_graph
-from .diagnosis import Diagnosis, diagnose
 from .drift import Drift
 from .executors.executor import Context, Shared
 from .executors.low_rank import LowRankMemory
@@ -30,6 +29,7 @@ from .old_states import STATE_VERSION
 from .options import check_options, refuse_foreign_options
 from .plan import Plan
 from .process_seeds import SeedComparison
+from .report import Report, next_step, past
 from .weight import Weight, check_admitted, check_kind
 
 
@@ -270,34 +270,34 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         for member in plan.members:
             member.weight.present_until = self._shared.clock.time(member.weight.p.device)
 
-    def explain(self) -> str:
-        """What each weight gets, and why, in a line for each; `print` it."""
+    @torch.no_grad()
+    @no_autocast()
+    def report(self) -> Report:
+        """How each weight is stepped, and why, in words and in numbers that loggers take.
+
+        Between `backward` and `step` it also says what the next step will do. It moves nothing. It
+        waits for the device, and reads all of the generator where a sampler or a dense step does:
+        ask for it now and then.
+        """
+        for p, weight in self._weights.items():
+            if weight.is_behind(self.state.get(p, {})):
+                weight.renew_master(self.state[p])
+        clock, drift, report = self._shared.clock, self._shared.drift, Report()
         by_factors = {
             executor.members[0].weight: executor.explanation
             for plan in self._plans.values()
             for executor in plan.executors
         }
-        return "\n".join(
-            explain(self._weights[p], group, by_factors.get(self._weights[p]))
-            for group in self.param_groups
-            for p in group["params"]
-        )
-
-    @torch.no_grad()
-    @no_autocast()
-    def diagnose(self) -> list[Diagnosis]:
-        """What the next step will do to each parameter that has a usable gradient; moves nothing.
-
-        Call it between `backward` and `step`. It waits for the device, and reads all of the
-        generator where a sampler or a dense step does.
-        """
-        for p, weight in self._weights.items():
-            if weight.is_behind(self.state.get(p, {})):
-                weight.renew_master(self.state[p])
-        clock, drift, reports = self._shared.clock, self._shared.drift, []
         for group in self.param_groups:
+            for p in group["params"]:
+                weight = self._weights[p]
+                size = choice_for(weight, group).size
+                reason = explain(weight, group, by_factors.get(weight))
+                report.add(weight, reason, past(weight, self.state.get(p, {}), size))
             grads = [p.grad for p in group["params"]]
             grads = [None if type(grad) is FactoredGradient else grad for grad in grads]
+            if not any(grad is not None for grad in grads):
+                continue
             plan = self._plan(group, grads)
             context = Context(plan.options, plan.update, grads, clock, drift, capturing=False)
             for executor in plan.executors:
@@ -307,8 +307,10 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
                     executor.undo()
                 for member in executor.members:
                     if member not in executor.left_out:
-                        reports.append(diagnose(member, context, executor.draws()))
-        return reports
+                        reason = explain(member.weight, group, None)
+                        numbers = next_step(member, context, executor.draws())
+                        report.add(member.weight, reason, numbers)
+        return report
 
     def _settle(self) -> int:
         """Bring everything that is to be saved up to date, and onto the host; the steps done."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .base import OrthogonalOptimizer
+from .report import Report
 
 
 class CombinedOptimizer(Optimizer):
@@ -91,6 +92,16 @@ class CombinedOptimizer(Optimizer):
             optimizer.step()
         self._begun = True
         return loss
+
+    def report(self) -> Report:
+        """The report of all orthogonal weights; see `FlowSGD.report`."""
+        report = Report()
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, OrthogonalOptimizer):
+                part = optimizer.report()
+                report.update(part)
+                report.reasons.update(part.reasons)
+        return report
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the last of the optimisers."""

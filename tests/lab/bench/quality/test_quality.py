@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from helpers import assert_close
+from helpers import assert_close, reasons_of
 from skewflow.geometry import project
 from skewflow.optim import FlowAdam
 from skewflow.optim.auto import MOST_OPERATIONS
@@ -231,7 +231,7 @@ def test_the_rates_of_flow_adam_are_those_of_the_blocks_it_chooses(monkeypatch):
     problem = Procrustes(70, device="cpu")
     assert METHODS["auto-adam"].base(problem) == pytest.approx(0.1 / 70**0.5)
     monkeypatch.setitem(MOST_OPERATIONS, "cpu", 1.0)
-    told = FlowAdam([torch.nn.Parameter(problem.start())], 0.1).explain()
+    told = reasons_of(FlowAdam([torch.nn.Parameter(problem.start())], 0.1))
     s = int(re.search(r"blocks of (\d+) rows", told).group(1))
     angle = METHODS["auto-adam"].base(problem) * 69 / (s - 1)
     assert angle == pytest.approx(0.1 / s**0.5)  # entries of a block whose norm is 0.1

@@ -1,8 +1,8 @@
-"""What the next step will do to a weight (not in the paper as such)."""
+"""Reports: what the steps of each weight do, in plain numbers (not in the paper as such)."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,50 +22,83 @@ from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import Partition, block_sizes, edge_probability
 from ..tournaments.tournament import Tournament
 from .executors.executor import Context, Draws, Member
+from .weight import Weight
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    r"""The next step of one parameter, and the past ones in numbers; see `FlowSGD.diagnose`.
+class Report(dict[str, float]):
+    r"""Numbers of every weight under keys "weight/number", and in words how each is stepped.
 
-    Args:
-        name: The parameter.
-        block_size: s, or "dense".
-        variance_ratio: $E\|\hat\Omega\|_F^2 / \|\Omega\|_F^2$ of the estimate (Sec. 5): 1 is exact,
-            1/P(e) uniform. Exact for the uniform law, a mean of 16 draws for other samplers.
-        acceptance_rate: Partitions (of `Balanced`: edges) kept over those drawn; 1 where nothing is
-            rejected. Of several matrices it is that of the worst, and so is the variance ratio.
-        largest_angle: The largest angle, in radians, by which the next step turns a plane.
-        orthogonality_error: The largest $\|X^\top X - I\|_F / \sqrt k$ of its matrices.
-        polishes: Corrections by the drift guard so far.
-        skipped: Steps so far that left it out, because its gradient was not finite.
+    `print` shows all of it. The dict itself is what W&B's `log` and Lightning's `log_dict` take;
+    for TensorBoard call `add_scalar` for each item. Spaces in names become underscores. The
+    numbers of a weight are
+
+    - `block_size`: rows that turn together, all d in an exact step;
+    - `orthogonality_error`: the largest $\|X^\top X - I\|_F / \sqrt k$ of its matrices;
+    - `polishes`: how often `check_every` has corrected it;
+    - `skipped`: steps that left it out, because its gradient was not finite;
+
+    and of a weight with a usable gradient of entries, what its next step will do:
+
+    - `largest_angle`: the largest angle, in radians, by which it turns a plane;
+    - `variance_ratio`: $E\|\hat\Omega\|_F^2 / \|\Omega\|_F^2$ of the estimate, its noise (Sec. 5):
+      1 is exact, 1/P(e) uniform. Exact for the uniform law, a mean of 16 draws for samplers;
+    - `acceptance_rate`: partitions (of `Balanced`: edges) kept over those drawn; 1 where nothing is
+      rejected. Of several matrices it is that of the worst, and so is the variance ratio.
+
+    Attributes:
+        reasons: For each weight how it is stepped, and why.
 
     Example:
         >>> from skewflow.optim import FlowSGD
         >>> W = torch.nn.Parameter(torch.eye(8))
         >>> optimizer = FlowSGD([("W", W)], lr=0.1, block_size=2)
         >>> W.grad = torch.ones(8, 8).triu()
-        >>> (report,) = optimizer.diagnose()
-        >>> report.name, report.variance_ratio, round(report.largest_angle, 3)
-        ('W', 7.0, 0.7)
+        >>> report = optimizer.report()
+        >>> report["W/variance_ratio"], round(report["W/largest_angle"], 3)
+        (7.0, 0.7)
+        >>> report.reasons["W"]
+        'W (8 x 8 on cpu): blocks of 2 rows, the size of its group.'
     """
 
-    name: str
-    block_size: int | str
-    variance_ratio: float
-    acceptance_rate: float
-    largest_angle: float
-    orthogonality_error: float
-    polishes: int
-    skipped: int
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: dict[str, str] = {}
+
+    def add(self, weight: Weight, reason: str, numbers: Mapping[str, float]) -> None:
+        """Add a weight, or more numbers of one."""
+        key = weight.name.replace(" ", "_")
+        self.reasons[key] = reason
+        self.update({f"{key}/{name}": value for name, value in numbers.items()})
+
+    def __str__(self) -> str:
+        lines = []
+        for key, reason in self.reasons.items():
+            numbers = [
+                f"{name.removeprefix(key + '/')} {value:.3g}"
+                for name, value in self.items()
+                if name.startswith(key + "/")
+            ]
+            lines += [reason, f"  {', '.join(numbers)}"]
+        return "\n".join(lines)
 
 
 NUM_DRAWS = 16
 """Draws of a sampler whose mean estimates the variance ratio."""
 
 
-def diagnose(member: Member, context: Context, draws: Draws | None) -> Diagnosis:
-    """The diagnosis of a weight before its next step; no `draws` means the uniform law."""
+def past(weight: Weight, state: Mapping[str, Any], size: int | str) -> dict[str, float]:
+    """What can be said of a weight without a gradient, given the rows of its blocks."""
+    X = weight.view(state.get("master", weight.p.detach()))
+    return {
+        "block_size": size if isinstance(size, int) else weight.d,
+        "orthogonality_error": float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5,
+        "polishes": state.get("polishes", 0),
+        "skipped": int(state.get("skipped", 0)),
+    }
+
+
+def next_step(member: Member, context: Context, draws: Draws | None) -> dict[str, float]:
+    """What the next step does to a weight; no `draws` means the uniform law."""
     weight, state, size = member.weight, member.state, member.choice.size
     update, device = context.update.with_stream(weight.stream), weight.p.device
     if size == "dense":
@@ -93,17 +126,11 @@ def diagnose(member: Member, context: Context, draws: Draws | None) -> Diagnosis
             t, found = drawn[0], _statistics(drawn, W)
             ratio, rate = max(ratio, found[0]), min(rate, found[1])
         angle = max(angle, _block_angle(t, W, w_b, update, X.shape[-1]))
-    error = float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
-    return Diagnosis(
-        name=weight.name,
-        block_size=size,
-        variance_ratio=ratio,
-        acceptance_rate=rate,
-        largest_angle=_turned(update.lr * angle, update.retraction),
-        orthogonality_error=error,
-        polishes=state.get("polishes", 0),
-        skipped=int(state.get("skipped", 0)),
-    )
+    return {
+        "largest_angle": _turned(update.lr * angle, update.retraction),
+        "variance_ratio": ratio,
+        "acceptance_rate": rate,
+    }
 
 
 def _fused_draw(d: int, block_size: int, update: Update, stream: int, step: int) -> Tournament:
