@@ -197,6 +197,12 @@ def sections(results: Path) -> list[Recorded]:
             note="The LSTM has one learning rate that was not searched.",
         ),
         at(
+            "rnn/cpu",
+            "Recurrent nets on one core, every method searched",
+            "nn",
+            figure="rnn/cpu/figures/rnn.png",
+        ),
+        at(
             "rl",
             "Policies by evolution strategies",
             "es",
