@@ -188,6 +188,15 @@ def sections(results: Path) -> list[Recorded]:
             "nn",
             figure="cifar/h200/figures/curves.png",
         ),
+        at(
+            "cifar/cpu",
+            "PlainNet-20 on a part of CIFAR-10, on one core",
+            "nn",
+            figure="cifar/cpu/figures/curves.png",
+            note="Short trainings, far below the accuracy of full ones. The search ended at the "
+            "smallest learning rate of vanilla and ortinit, and at the smallest scale of s = 2: "
+            "smaller ones may do better.",
+        ),
         at("mnist", "A two-layer network on MNIST", "nn", figure="mnist/figures/mnist.png"),
         at(
             "rnn/h200",
