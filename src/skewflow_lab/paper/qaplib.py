@@ -27,7 +27,7 @@ METHODS = {
     "faq": "FAQ",
     "faq exchanges": "FAQ + our exchanges",
     "random exchanges": "random starts + our exchanges",
-    "flow rounded": "flow, rounded only",
+    "flow rounded": "flow, rounded, first descent only",
 }
 """What runs with the same number of restarts."""
 TIMED = {"faq": "FAQ", "faq exchanges": "FAQ + our exchanges", "2opt": "2-opt"}

@@ -257,6 +257,13 @@ def sections(results: Path) -> list[Recorded]:
             "haar", "Random rotations against Haar measure", "flows", figure="haar/figures/haar.png"
         ),
         at(
+            "qaplib",
+            "Quadratic assignment on QAPLIB",
+            "problems",
+            figure="qaplib/figures/qaplib.png",
+            note="The search is random: a method's count moves by a few from seed to seed.",
+        ),
+        at(
             f"{BENCH}/second_moment.json",
             "Which second moment FlowAdam has",
             "optim",
