@@ -1,5 +1,7 @@
 """Which code runs a fused step: one readable choice by device, dtype and block size."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,7 +10,6 @@ from torch import Tensor
 
 from .._typing import MatrixBlocks
 from ..tournaments.partitions import Partition
-from .permutation.reference import num_rounds_of_sweep
 from .rotate_blocks import dispatch as rotate_blocks
 from .rotate_blocks.reference import rotate_blocks as rotated
 from .rotate_blocks.reference import step_blocks
@@ -40,43 +41,42 @@ def plan(operands: "Operands", update: Update, block_size: int) -> "Launches":
     return plan_blocks(operands, update, block_size)
 
 
-def step_(
+def stepper(device: torch.device, block_size: int, *, by_angle: bool) -> Callable[..., None]:
+    """The function that steps one parameter in place: compiled on a CPU, the reference elsewhere.
+
+    It takes the points, their gradients, the momentum buffer or None, the number of steps done
+    before, the update, and as `moments` the second moments of the rows or None.
+
+    Args:
+        device: Where the parameter is.
+        block_size: s, between 2 and d.
+        by_angle: The learning rate is an angle.
+    """
+    if device.type != "cpu":
+        return partial(_step_by_reference_, block_size=block_size)
+    if block_size == 2 and by_angle:
+        from .turn_by_angle.pairs_cpu import step_pairs_by_angle_
+
+        return step_pairs_by_angle_
+    if block_size == 2:
+        from .rotate_pairs.cpu import step_pairs_
+
+        return step_pairs_
+    from .rotate_blocks.cpu import step_blocks_
+
+    return partial(step_blocks_, block_size=block_size)
+
+
+def _step_by_reference_(
     X: Float[Tensor, "n d k"],
     G: Float[Tensor, "n d k"],
     M: Float[Tensor, "n d k"] | None,
     step: int,
     update: Update,
+    *,
     block_size: int,
     moments: Float[Tensor, "n d"] | None = None,
 ) -> None:
-    """One step on one parameter, in place: compiled on the CPU, the reference elsewhere.
-
-    Args:
-        X: The points: the parameter, or the float32 master of a half precision one.
-        G: Their gradients; not modified.
-        M: Their momentum buffer, or None.
-        step: Steps done before.
-        update: Step size, momentum, seed and stream.
-        block_size: s, between 2 and d.
-        moments: Second moments of the rows, or None.
-    """
-    if X.device.type == "cpu" and X.dtype in (torch.float32, torch.float64):
-        if block_size == 2:
-            # Independent matchings are the first rounds of as many sweeps.
-            rounds = num_rounds_of_sweep(X.shape[-2]) if update.independent else 1
-            if update.angle is not None:
-                from .turn_by_angle.pairs_cpu import step_pairs_by_angle_
-
-                step_pairs_by_angle_(X, G.to(X.dtype), M, step * rounds, update)
-                return
-            from .rotate_pairs import cpu as pairs
-
-            pairs.step_pairs_(X, G.to(X.dtype), M, step * rounds, update, moments)
-        else:
-            from .rotate_blocks import cpu as blocks
-
-            blocks.step_blocks_(X, G.to(X.dtype), M, step, update, block_size, moments)
-        return
     time = torch.tensor(step, device=X.device)
     if update.angle is not None:
         X_new, M_new = step_by_angle(X, G, M, time, update, block_size)

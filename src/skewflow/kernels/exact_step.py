@@ -29,7 +29,7 @@ def exact_step(
     Second moments of the rows divide the entry (i, j) of $\Omega$ by their root mean square. Where
     $\Omega$ is not formed, the mean of all rows divides all of it.
 
-    On CUDA the learning rate may be a float64 there, so that a graph of the step can be told it.
+    On CUDA the learning rate may be a float64 tensor, so that a captured graph can change it.
     """
     d, k = X.shape[-2:]
     if moments is not None and not forms_omega(d, k, retraction):

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 LARGEST_ANGLE = {torch.float32: 2.0**12, torch.float64: 2.0**24}
-"""The most by which a step that computes in this dtype turns a plane. What is beyond has lost the
-digits that make it an angle, and each doubling costs a product and a digit of orthogonality."""
+"""Largest rotation of a plane, in radians, when a step is computed in this dtype. Larger ones have
+lost the digits of their angle, and each doubling costs a product and a digit of orthogonality."""
 
 LARGEST_GRADIENT = {
     torch.float64: 1e100,
@@ -17,7 +17,7 @@ LARGEST_GRADIENT = {
     torch.bfloat16: 1e18,
     torch.float16: torch.finfo(torch.float16).max,
 }
-"""The largest entry of a gradient whose squares and products do not overflow."""
+"""Largest entry of a gradient whose squares and products do not overflow."""
 
 
 @dataclass(frozen=True)

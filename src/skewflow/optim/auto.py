@@ -142,7 +142,7 @@ def multiplies_out(
             return False
         rank *= 2 * group["factor_window"] - 1
         has_begun = "by_gradients" in state or has_moved(state)
-    may = not (weight.is_half or is_worth_it(rank, d, k, device))
+    may = not (is_worth_it(rank, d, k, device) or weight.is_half)
     return has_begun or (may and choice_for(weight, group).size == "dense")
 
 

@@ -42,7 +42,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         super().__init__(params, defaults)
 
     def _begin(self, steps: int) -> None:
-        """Make what is not saved: after so many steps it finds everything in the state."""
+        """Make everything that a checkpoint does not hold; the state holds the rest."""
         self._plans: dict[int, Plan] = {}
         low_rank = LowRankMemory()
         self._shared = Shared(Clock(steps), Drift(steps), low_rank, cache(Graphs))
@@ -130,8 +130,8 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             NonFiniteGradientError: If a gradient holds NaN or infinity; `nonfinite="skip"` leaves
                 such a parameter out instead. On the CPU nothing was changed. On CUDA the kernels
                 report it without making the host wait, so a later call raises; until then they
-                leave the rows alone that the gradient would spoil, and keep what is not finite out
-                of the momentum.
+                skip the rows that the gradient would spoil, and keep such entries out of the
+                momentum.
         """
         loss = None
         if closure is not None:

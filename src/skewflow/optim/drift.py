@@ -22,7 +22,7 @@ TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
 r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is not polished."""
 
 FACTORED_TOLERANCE = {dtype: tolerance / 4 for dtype, tolerance in TOLERANCE.items()}
-"""The same for weights that are stepped by factors."""
+"""The same bound for weights that are stepped by factors."""
 
 FACTORED_EVERY = 64
 """Most factored steps between two checks. Their errors do not cancel as those of rotated rows do:

@@ -24,7 +24,7 @@ _captured = False
 
 
 def is_anything_captured() -> bool:
-    """Whether any layer was ever captured; without captures no step need look for factors."""
+    """Whether any layer was ever captured; if not, steps skip the search for factors."""
     return _captured
 
 

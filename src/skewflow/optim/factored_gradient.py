@@ -67,7 +67,7 @@ class FactoredGradient(Tensor):
 
     records: list[Record]
     scale: Tensor | None
-    """What the gradient was multiplied by since it was recorded."""
+    """Factor by which the gradient was multiplied since it was recorded."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 

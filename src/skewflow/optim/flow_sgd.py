@@ -51,8 +51,8 @@ class FlowSGD(OrthogonalOptimizer):
         maximize: Ascend.
         seed: Seed of every draw.
         check_every: Steps between two checks of $X^\top X = I$; a weight that rounding has moved
-            away is corrected. 0 never checks. Weights that are stepped by factors are checked after
-            64 such steps at most. Those of float32 that take exponential steps with 2k >= d are
+            away is corrected. 0 never checks. Weights that are stepped by factors are checked every
+            64 such steps at least. Those of float32 that take exponential steps with 2k >= d are
             corrected every 64 steps without a check, whatever this is.
         nonfinite: What to do about a gradient with NaN or infinity: "raise", or "skip" the
             parameter and count it in ``state[p]["skipped"]``. See `step`. On CUDA "skip" reads the
@@ -65,14 +65,14 @@ class FlowSGD(OrthogonalOptimizer):
             has twice the rank of its gradient, so a step grows to 2w - 1 times that of the factors.
             The momentum of gradients projects all of its past at every point: a window as long as
             the run differs from it in the second order of the way the point has gone. A shorter one
-            bears shorter steps: with $\mu = 0.9$ lr times the curvature must stay below 0.40 for
+            needs shorter steps: with $\mu = 0.9$ lr times the curvature must stay below 0.40 for
             w = 4, below 2.8 for w = 32, and below 3.8 without a window.
         natural: Divide gradients that come in factors by the second moment of the factors on the
             shorter side, weighted by the lengths of the others, over all steps: an inverse that is
-            kept in $O(k^2r)$ a step and $k^2$ memory. What earlier samples have said is left alone,
-            as in a least-squares fit, and the steps become shorter by themselves; a gradient ten
-            times as long as the first one begins the moment anew. For gradients in factors only,
-            without momentum; see docs/explanation/which-step.md.
+            kept in $O(k^2r)$ a step and $k^2$ memory. Past samples keep their weight, as in a
+            least-squares fit, so the steps become shorter by themselves; a gradient ten times as
+            long as the first one restarts the moment. For gradients in factors only, without
+            momentum; see docs/explanation/which-step.md.
         weight_decay: Must be 0: the norm of an orthogonal weight never changes. It is there for
             groups that are shared with other optimisers.
 

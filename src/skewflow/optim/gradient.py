@@ -135,7 +135,8 @@ class FactorReader:
                 found.append(grad)
                 continue
             weight = weights[p]
-            weight.check_shape()
+            if p.shape != weight.view.shape or not p.data_ptr():
+                weight.check_shape()
             _check_options(weight, group)
             if p not in given:
                 _refuse_processes(weight)

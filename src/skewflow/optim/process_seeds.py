@@ -11,7 +11,7 @@ import torch
 from .weight import Weight
 
 LAST_TRY = 64
-"""Step after which processes that have not answered are taken to share no weights."""
+"""Number of steps after which processes that have not answered count as independent."""
 
 _optimizers = count()
 

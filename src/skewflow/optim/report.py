@@ -137,8 +137,8 @@ def _fused_draw(d: int, block_size: int, update: Update, stream: int, step: int)
     """The subtournament that the fused step number `step` turns."""
     time, seed = torch.tensor(step), update.seed
     if block_size == 2:
-        pairs, alone = matching_at(d, seed, stream, time, independent=update.independent)
-        partition = Partition.of([*pairs.tolist(), *[[i] for i in alone.tolist()]])
+        pairs, unpaired = matching_at(d, seed, stream, time, independent=update.independent)
+        partition = Partition.of([*pairs.tolist(), *[[i] for i in unpaired.tolist()]])
     else:
         order = order_at(d, seed, stream, time)
         partition = Partition.from_order(order, block_sizes(d, block_size))

@@ -22,7 +22,7 @@ def split_parameters(
     The first list goes to `FlowSGD`, the second to any optimiser of torch; names go with the
     parameters, so that errors can say which weight they mean. Together the lists hold every
     parameter of the model once: a shared one under its first name, but chosen if any of its names
-    is; frozen ones too, which optimisers leave alone until they have a gradient. Weights of
+    is; frozen ones too: optimisers skip them until they have a gradient. Weights of
     convolutions are marked as such, so that the optimiser sees the matrix of the paper. No weight
     is changed: to make one orthogonal call `nn.orthogonal_`. Not in the paper.
 

@@ -19,15 +19,15 @@ from ..geometry.retractions import HALVES
 from ..kernels.polish.reference import polish_
 
 NEAR = 0.1
-"""Largest distance of a singular value from 1 at which a weight that somebody else wrote is brought
+"""Largest distance of a singular value from 1 at which a weight that other code wrote is projected
 to the nearest orthogonal one. Rounding to bfloat16 leaves 0.01, averages of a run's weights 0.05;
-an initialisation that is not orthogonal is beyond it."""
+an initialisation that is not orthogonal is farther away."""
 
 POLISHES = 5
 """Newton-Schulz steps that bring singular values within `NEAR` of 1 to 1e-16."""
 
 ROUNDING = 1e-3
-"""Distance up to which a cast explains it, and nobody needs to hear of it."""
+"""Distance that a cast explains; no warning is given up to it."""
 
 
 @dataclass(eq=False)

@@ -47,8 +47,9 @@ def two_commits(
 ) -> None:
     """Compare the time of a step at two commits.
 
-    Each commit is a source tree, such as a git worktree, with a process of its own. For every case
-    the processes take turns of a few milliseconds, so that both meet the same load of the machine.
+    Each commit is a source tree, such as a git worktree, with its own process. For every case the
+    processes take turns of a few milliseconds, so that both meet the same load of the machine. On
+    a CPU the clock is the time of the process, which other processes do not delay.
     The ratio of two successive turns is one sample; the result is the median.
 
     Args:
@@ -88,6 +89,8 @@ class _Commit:
 
     def __init__(self, tree: Path, device: str, threads: int) -> None:
         variables = {**os.environ, "PYTHONPATH": str(tree / "src")}
+        # numba's loops of older commits do not follow torch's number of threads.
+        variables |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))
         variables.setdefault("NUMBA_CACHE_DIR", str(tree / "__pycache__"))
         self._process = subprocess.Popen(
             [sys.executable, str(_worker_of_a_commit.__file__), device, str(threads)],

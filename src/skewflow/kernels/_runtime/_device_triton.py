@@ -72,7 +72,7 @@ def load_momentum(
     MAXIMIZE: tl.constexpr,
 ):
     """The gradient of a tile and its new momentum, without one the gradient; writes nothing."""
-    # The gradient is not read again: it must not push out of the cache what is.
+    # The gradient is read only once, so it must not evict data that is read again.
     G = tl.load(G_ptr + offsets_g, mask=mask, other=0.0, eviction_policy="evict_first").to(TYPE)
     if MAXIMIZE:
         G = -G

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Launch:
     """One kernel, its grid and its arguments; from the second time on only the numbers change.
 
-    Triton looks at every argument of a call to find the compiled kernel, which takes longer than
-    the kernel of a 4096 x 4096 matrix runs. Here the compiled kernel is told the same addresses
+    Triton inspects every argument of a call to find the compiled kernel, which takes longer than
+    the kernel of a 4096 x 4096 matrix runs. Here the compiled kernel gets the same addresses
     again, the way the code that `torch.compile` generates does it.
 
     Args:
@@ -89,7 +89,7 @@ class Launch:
 
 
 _compiled: dict[tuple[Any, ...], Any] = {}
-"""Kernels that Triton has compiled, so that other weights of a shape begin without its search."""
+"""Kernels that Triton has compiled, so that other weights of a shape skip its search."""
 
 
 def _kind(value: Any, changes: bool) -> Any:

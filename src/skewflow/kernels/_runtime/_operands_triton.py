@@ -40,12 +40,12 @@ class Operands:
         replayed: Steps that CUDA graphs have replayed, an int64 scalar on the device; or None.
         flags: One int32 and one for each parameter, in memory that the host can read: set when
             a product was not finite, and its rows were left as they were.
-        live: One int32 for each parameter, on the device: 0 leaves it alone; or None.
-        skipped: How often each parameter was left alone, int64 there; or None.
+        live: One int32 for each parameter, on the device: 0 skips its step; or None.
+        skipped: How many steps each parameter has skipped, int64 there; or None.
         moments: Second moments of the rows of each matrix by which its planes are divided, on the
             device; or None.
         squares: What `row_moments` keeps to compute them, laid out alike; or None.
-        since: Steps of the optimiser that the parameters were absent from, those left alone apart.
+        since: Steps in which the parameters had no gradient; skipped steps do not count.
     """
 
     Xs: Sequence[Tensor]

@@ -22,7 +22,7 @@ def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
 
     Args:
         G: The gradient.
-        by_torch: What follows is torch's own, so that its threads should look.
+        by_torch: Check on torch's threads, because the step that follows runs on them.
 
     Example:
         >>> is_usable(torch.tensor([1.0, 1e18, 1e18])), is_usable(torch.tensor([1.0, torch.inf]))

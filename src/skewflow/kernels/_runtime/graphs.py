@@ -67,7 +67,7 @@ class Graphs:
         if self._side is None:
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         pool = None if self._last is None else self._last.pool()
-        # Kept, so that the memory is there for the next one when all lots have dropped theirs.
+        # Kept, so that the memory stays for the next graph when all users have dropped theirs.
         self._last = capture(work, self._side, pool)
         return self._last
 
@@ -114,8 +114,8 @@ class Repeated:
 
 
 MOST_PLACES = 256
-"""Most addresses of points whose launches a workspace keeps. Points that are copies have others at
-every step, so without a limit the launches would pile up."""
+"""Most point addresses for which a workspace keeps launches. Copies of points have new addresses at
+every step, so without a limit the launches would accumulate."""
 
 
 class Workspace:

@@ -1,40 +1,21 @@
-"""The memory of tensors in numba: addresses, prefetches, and copies between rows and tiles."""
+"""The memory of tensors in compiled loops: prefetches, and copies between rows and tiles."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
 
-import torch
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from torch import Tensor
 
 CACHE_LINE = 64
 PREFETCH_UP_TO = 8192
-"""Longer rows would push one another out of the second-level cache."""
+"""Longest row, in entries, that is prefetched: longer ones evict one another from the L2 cache."""
 
 LINE = 16
-"""Entries gathered at once where they are far apart; the width of a tile is a multiple of it."""
+"""Number of distant entries that are copied together; tile widths are multiples of it."""
 
 UNBOUNDED = 2**48
-"""More entries than any tensor has."""
-
-
-def addresses(*tensors: Tensor | None) -> tuple[int, ...]:
-    """Where the first entries lie; 0 for None."""
-    return tuple(0 if A is None else A.data_ptr() for A in tensors)
-
-
-def strides(*tensors: Tensor | None) -> tuple[tuple[int, ...], ...]:
-    """The strides in entries; zeros for None."""
-    return tuple((0, 0, 0) if A is None else A.stride() for A in tensors)
-
-
-def mark_written(*tensors: Tensor | None) -> None:
-    """Tell autograd, which does not see numba write, that these have changed."""
-    for A in tensors:
-        if A is not None and not A.is_inference():
-            torch.autograd.graph.increment_version(A)
+"""Length of the arrays that stand for raw memory: more entries than any tensor has."""
 
 
 @intrinsic

@@ -1,4 +1,4 @@
-"""CPU kernels by numba: threads, the cache between processes, a word when compilation is slow.
+"""Calls of compiled CPU loops: arguments, threads, the cache, and a message on slow compilation.
 
 Importing this module imports numba, so that only modules with compiled loops do.
 """
@@ -12,13 +12,15 @@ from types import FunctionType
 from typing import Any
 
 import numba
+import numpy as np
 import torch
 from numba import njit
 from numba.core import event
+from torch import Tensor
 
 GRAIN = 1 << 17
-"""Entries of a matrix for each thread. On two quiet cores a second thread pays from 2^18 entries
-on; on busy ones threads wait for each other a hundred times longer than small matrices take."""
+"""Entries of a matrix per thread. On two idle cores a second thread pays from 2^18 entries on; on
+busy cores threads wait for each other a hundred times longer than a small matrix takes."""
 
 PATIENCE = 2.0
 """Seconds of compilation after which stderr says what is going on."""
@@ -33,14 +35,12 @@ PRANGE_ONLY = {
     "stencil": False,
     "fusion": False,
 }
-"""Only the loops that say `prange` run in parallel: looking for more makes compilation slow."""
+"""Only loops marked `prange` run in parallel: a search for others makes compilation slow."""
 
 fast = njit(fastmath={"contract", "reassoc", "nsz", "arcp"}, forceinline=True)
-"""Compiles an inner loop whose sums may vectorise; NaN and infinity keep their meaning.
-
-It becomes part of its caller. As a function of its own it would have other last bits in a process
-that compiles it than in one that reads numba's cache.
-"""
+"""Compiles an inner loop whose sums may vectorise; NaN and infinity keep their meaning.  The loop
+is inlined. Compiled separately, it rounds differently in the process that compiles it and in one
+that reads numba's cache."""
 
 
 def kept(function: Callable[..., Any], **options: Any) -> Any:
@@ -72,7 +72,7 @@ class Loops:
         self._parallel = kept(twin, parallel=PRANGE_ONLY)
 
     def __call__(self, work: int, *args: Any) -> Any:
-        """Run on one thread for every `GRAIN` entries of `work`, at most on as many as torch."""
+        """Run on one thread per `GRAIN` entries of `work`, and on at most as many as torch uses."""
         threads = min(work // GRAIN, torch.get_num_threads(), _MOST_THREADS)
         if threads < 2 or _pool.broken or not _pool.lock.acquire(blocking=False):
             return self._serial(*args)
@@ -87,6 +87,28 @@ class Loops:
             _pool.lock.release()
 
 
+def addresses(*tensors: Tensor | None) -> tuple[int, ...]:
+    """Where the first entries lie; 0 for None."""
+    return tuple(0 if A is None else A.data_ptr() for A in tensors)
+
+
+def strides(*tensors: Tensor | None) -> tuple[tuple[int, ...], ...]:
+    """The strides in entries; zeros for None."""
+    return tuple((0, 0, 0) if A is None else A.stride() for A in tensors)
+
+
+def mark_written(*tensors: Tensor | None) -> None:
+    """Tell autograd, which does not see numba write, that these have changed."""
+    for A in tensors:
+        if A is not None and not A.is_inference():
+            torch.autograd.graph.increment_version(A)
+
+
+def as_array(moments: Tensor | None) -> Any:
+    """Second moments of the rows as an array; None gives an empty one."""
+    return np.empty((0, 0)) if moments is None else moments.to(torch.float64).numpy()
+
+
 class _Pool:
     """numba's threads. One caller has them at a time: some of numba's layers abort otherwise."""
 
@@ -94,9 +116,9 @@ class _Pool:
         self.lock, self.started, self.broken = Lock(), False, False
 
     def threads(self) -> int:
-        """How many numba uses for the caller's own functions; starts them."""
+        """The number of threads that numba uses for the caller's functions; this starts them."""
         if not self.started:
-            # Both may share one OpenMP, and numba's start gives torch as many threads as numba has.
+            # With one OpenMP for both, numba's start changes torch's number of threads.
             before = torch.get_num_threads()
             numba.get_num_threads()
             torch.set_num_threads(before)

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numba import njit
-from torch import Tensor
 
 from ...tournaments.partitions import edge_probability
 from ..update import Update
 from .numba_loops import fast
 
 LARGEST_TURN = np.finfo(np.float64).max / 2
-"""Largest angle: cosine and sine of any finite one are exact, those of infinity are NaN."""
+"""Largest angle of a turn: sine and cosine are exact for finite angles and NaN for infinity."""
 
 
 def as_word(value: int) -> np.uint64:
@@ -46,7 +45,7 @@ class LoopNumbers(NamedTuple):
 def loop_numbers(
     update: Update, use_momentum: bool, dtype: torch.dtype, d: int, block_size: int
 ) -> LoopNumbers:
-    """The plan of an update; kept, because its Python costs as much as turning many pairs."""
+    """The numbers of an update, cached: computing them costs as much as rotating many pairs."""
     as_real = np.float32 if dtype == torch.float32 else np.float64
     sigma = -1.0 if update.maximize else 1.0
     a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)
@@ -67,14 +66,9 @@ def loop_numbers(
     )
 
 
-def as_array(moments: Tensor | None) -> Any:
-    """Second moments of the rows for the kernels; an empty array where there are none."""
-    return np.empty((0, 0)) if moments is None else moments.to(torch.float64).numpy()
-
-
 @njit
 def divisor(w, b, i, j):
-    """What the entry (i, j) of matrix b is divided by: 1, or the root mean square of two rows."""
+    """The divisor of entry (i, j) of matrix b: 1, or the root mean square of two row moments."""
     if w.size == 0:
         return 1.0
     return math.sqrt((w[b, i] + w[b, j]) / 2)

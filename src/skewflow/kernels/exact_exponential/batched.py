@@ -13,10 +13,11 @@ from ..update import LARGEST_ANGLE
 from .series import FEW_SQUARINGS, expm_minus_identity, spectral_bound
 
 LARGEST_THIN_ANGLE = {torch.float32: 2.0**9, torch.float64: 2.0**14}
-"""Where W has not full rank its basis is none: then rounding grows with the square of the angle."""
+r"""Largest $\|lr\,W\|$ for a thin step: if W lacks full rank, its basis is not orthogonal, and
+rounding grows with the square of the angle."""
 
 FEW_THIN_SQUARINGS = 5
-"""After which one polish suffices; see `FEW_SQUARINGS`."""
+"""Most squarings after which one polish suffices; see `FEW_SQUARINGS`."""
 
 
 def batched_step(

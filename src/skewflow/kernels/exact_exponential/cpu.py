@@ -17,17 +17,17 @@ from .batched import batched_step
 from .series import FEW_SQUARINGS, FEW_TERMS, LARGEST_NORM, series
 
 RANGE = {torch.float32: 1e-30, torch.float64: 1e-280}
-"""Least norm of a square whose digits are all there; one over it is the largest."""
+"""Smallest norm of a square that keeps all digits; its inverse is the largest one."""
 
 LONGEST = 2.0
-r"""Norm of $lr\,D$ up to which a thin step is taken here: the terms of its series, their rounding,
-and what rounding leaves of a normal part of D, grow with it."""
+r"""Largest norm of $lr\,D$ for a thin step on a CPU. Beyond it the terms of the series, their
+rounding, and the normal part that rounding leaves in D grow too large."""
 
 UNPOLISHED = 0.25
-r"""Largest $\|lr^2 D^\top D\|_F / \sqrt k$ of a thin step without a polish."""
+r"""Largest $\|lr^2 D^\top D\|_F / \sqrt k$ of a thin step that needs no polish."""
 
 LEFT_OUT = {torch.float32: 5e-9, torch.float64: 1e-17}
-"""What the series of a thin step may leave out."""
+"""Largest truncation error of the series of a thin step."""
 
 
 def exponential_step_on_cpu(

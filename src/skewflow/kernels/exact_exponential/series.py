@@ -14,13 +14,14 @@ from ..multiply_where import choose_buffer, multiply_where_, num_rounds
 from ..norms import frobenius
 
 LARGEST_NORM = {torch.float32: 0.5, torch.float64: 0.75}
-"""Of the series: it is exact to 5e-9 and 2e-17 there."""
+"""Largest norm at which the series is used: it is accurate to 5e-9 in float32 and 2e-17 in float64.
+"""
 
 FEW_SQUARINGS = 8
-"""After which one polish suffices."""
+"""Most squarings after which one polish suffices."""
 
 FEW_TERMS = 0.04
-"""Norm below which four terms of the series are exact to 1e-9, so that float32 needs no more."""
+"""Below this norm four terms are accurate to 1e-9, so float32 needs no more."""
 
 
 def spectral_bound(A2: Float[Tensor, "n d d"]) -> Float[Tensor, "n"]:
@@ -55,7 +56,7 @@ def expm_minus_identity(
     dtype = U.dtype
     norm = (angle.abs() * bound).clamp(max=most)
     squarings = (norm / LARGEST_NORM[dtype]).log2().ceil().clamp(min=0)
-    # Of what overflows here the bound, and so all of U, is zero.
+    # Where this overflows, the bound is zero, and so is U.
     scale = angle.sign() * torch.where(bound > 0, norm / bound, 0) * torch.exp2(-squarings)
     c = scale.to(dtype)[:, None, None]
     A, A2 = U * c, U2.mul_(c.square())

@@ -13,10 +13,10 @@ from ..multiply_parts._triton import Parts, store_parts, unit_for
 from . import limits
 
 BLOCK = 1024
-"""Entries of a matrix that a program handles."""
+"""Entries of a matrix that one program handles."""
 
 SCALARS = 12
-"""Rows of numbers besides those of the rounds, see `_decide`."""
+"""Rows of numbers in addition to those of the rounds; see `_decide`."""
 
 
 @triton.jit

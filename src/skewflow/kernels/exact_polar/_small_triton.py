@@ -23,13 +23,14 @@ from ..update import LARGEST_GRADIENT, Update
 from . import limits
 
 ROWS = 64
-"""Rows that a program reads at a time; half of them where shared memory is small."""
+"""Rows that a program reads at a time; GPUs with little shared memory read half as many."""
 
 MUCH_SHARED = 1 << 17
-"""Bytes of shared memory that 64 rows of 64 columns take."""
+"""Bytes of shared memory for 64 rows of 64 columns."""
 
 SMALLEST_SUM, LARGEST_SUM = tl.constexpr(1e-20), tl.constexpr(1e36)
-"""Of the squares of a direction: beyond, some may have vanished or overflowed."""
+"""Bounds on sums of squares of a direction: outside of them some squares may have underflowed or
+overflowed."""
 
 SMALLEST = tl.constexpr(2.0**-126)
 LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
@@ -179,7 +180,7 @@ def _step(
     )  # fmt: skip
     unit = tl.full((), 1.0, tl.float32)
     if ((total > SMALLEST_SUM) & (total < LARGEST_SUM)) == 0:
-        # Zero, tiny, huge or not finite: look, and once more with the largest entry as the unit.
+        # Zero, tiny, huge or not finite: compute it again in units of the largest entry.
         unit = _find_largest(
             G_ptr, M_ptr, d, k, stride_g, stride_m, mu, HAS_M, MAXIMIZE, K, BLOCK_D
         )
@@ -211,7 +212,7 @@ def _step(
         Y = X - length * (D - product(X, tl.trans(S)))
         tl.store(Y_ptr + rows * stride_y[0] + cols * stride_y[1], Y, mask=mask)
         P += product(tl.trans(Y), Y)
-    tl.debug_barrier()  # the next pass reads what other threads have written
+    tl.debug_barrier()  # the next pass reads values that other threads wrote
 
     lane = tl.arange(0, K)
     eye = ((lane[:, None] == lane[None, :]) & (lane < k)[:, None]).to(tl.float32)

@@ -22,8 +22,8 @@ from ._kernels_triton import SCALARS, blend_of, cut_of, decide_of, series_of
 from .batched import gram
 
 BOUND = 2.0
-"""Bound on the entries of points, and of all that comes from steps that were cut. They are at most
-8, and parts hold four times the bound."""
+"""Bound on the entries of points and of steps that were cut. The entries are at most 8, and parts
+hold four times the bound."""
 
 
 def polar_step_by_parts(
@@ -82,8 +82,8 @@ def _direction(
 
 
 Round = Callable[[Tensor, Tensor, Tensor, Tensor], None]
-"""A Newton-Schulz step into its first argument from the second, where the third is true; the
-fourth is the squared factor of the round."""
+"""One Newton-Schulz step: it writes the first argument, reads the second, runs where the third is
+true, and takes the squared factor of the round as fourth."""
 
 
 class _Products(Protocol):

@@ -15,7 +15,7 @@ from . import limits
 def cut_step(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
     """X - lr R, cut to `limits.LONGEST`."""
     most = torch.finfo(X.dtype).max
-    largest = D.abs().amax((-2, -1)).double()  # whose square may vanish
+    largest = D.abs().amax((-2, -1)).double()  # its square may underflow
     longer = (
         torch.maximum(frobenius(R), frobenius(D)).maximum(largest).clamp_(min=limits.LONGEST / most)
     )
@@ -54,7 +54,7 @@ def nearest(X: Tensor, Y: Tensor, P: Tensor, long: Tensor | None = None) -> Tens
     c = (2 / (2 + bound)).sqrt()  # puts the interval's middle to 1
     rounds = num_rounds(needed, last, Y)
     if rounds:
-        # low Y has its singular values in [low, 1]; the rounds' own factors wait for the end.
+        # low Y has its singular values in [low, 1]; the factors of the rounds come last.
         r = torch.arange(rounds, device=Y.device)[:, None]
         live = needed > r
         scales = low * torch.where(live, factors[(start + r).clamp(max=last)], 1).cumprod(0)

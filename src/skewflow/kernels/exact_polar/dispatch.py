@@ -19,10 +19,11 @@ from .batched import cut_step, gram, nearest
 from .cpu import nearest_on_cpu, polar_step_on_cpu, walk
 
 MOST_COLUMNS = 64
-"""Of a matrix: its Gram matrices are to fit the registers of one program."""
+"""Most columns of a small matrix: its Gram matrices must fit the registers of one program."""
 
 MOST_ENTRIES = 1 << 16
-"""Of a matrix: one program walks along all of its rows, so that a longer one keeps it too long."""
+"""Most entries of a small matrix: one program walks along all of its rows, so a longer matrix would
+take too long."""
 
 
 def polar_step(

@@ -7,25 +7,26 @@ import torch
 from torch import Tensor
 
 LONGEST = 2.0**12
-"""The tangent step is cut to this Frobenius norm, so that its square does not overflow. The
-direction, too: what rounding leaves of one that is normal is not tangent."""
+"""Largest Frobenius norm of a tangent step, so that its square does not overflow; longer steps are
+cut. Directions are cut to it, too, because rounding leaves normal parts that are not tangent."""
 
 WIDEST = 6.5
-r"""Largest bound on $\|Y^\top Y - I\|$: what is longer is cut to it. Then two Newton-Schulz steps
-are enough for any learning rate, in float64 four."""
+r"""Largest bound on $\|Y^\top Y - I\|$; longer steps are cut to it. Then two Newton-Schulz steps in
+float32, or four in float64, suffice for any learning rate."""
 
 LARGEST_TURN = math.atan(math.sqrt(WIDEST))
-"""The most by which a plane turns: 69 degrees."""
+"""Largest rotation of a plane in one step: 69 degrees."""
 
 WIDTH = {torch.float32: 0.05, torch.float64: 5e-4}
-r"""Largest $\|Y^\top Y - I\|$ for the series of four terms: its next is 8e-8 and 8e-18 there."""
+r"""Largest $\|Y^\top Y - I\|$ for the series of four terms; the next term is then 8e-8 in float32
+and 8e-18 in float64."""
 
 ERROR = {torch.float32: 2e-7, torch.float64: 2e-16}
-r"""Largest next term of a shorter series, over $\sqrt k$; twice as much is left of
-$\|Y^\top Y - I\|_F$. Nothing adds up: every step corrects what the one before it has left."""
+r"""Largest omitted term of a shorter series, over $\sqrt k$; it leaves twice as much in $\|Y^\top Y
+- I\|_F$. Errors do not add up, because every step corrects the previous one."""
 
 SHORTEST = {dtype: math.sqrt(torch.finfo(dtype).tiny) for dtype in (torch.float32, torch.float64)}
-"""Where squares vanish."""
+"""Below this value squares underflow to zero."""
 
 
 def longest_for_one_term(X: Tensor) -> float:

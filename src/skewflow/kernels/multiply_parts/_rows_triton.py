@@ -21,21 +21,22 @@ from ..multiply_where._triton import tile_at
 from ._triton import Tiles, dot_of_parts, halves
 
 UNIT = tl.constexpr(2.0**-15)
-"""Of the parts of X and T, whose entries are at most 1."""
+"""Unit of the parts of X and T, whose entries are at most 1."""
 
 MULTIPLY, MULTIPLY_SMALL = Tiles(128, 64, 32, 8, 3), Tiles(64, 64, 32, 4, 3)
-"""The small tiles are for products with few large ones. Each has two sums, that of the tensor cores
-and the total: tiles of 128 x 128 would take so many registers that one program runs at a time."""
+"""Tile sizes. The small ones serve products with few large tiles. Each tile has two sums, one in
+the tensor cores and the total: tiles of 128 x 128 would use so many registers that only one program
+runs at a time."""
 
 DEEP, DEEP_SMALL = Tiles(128, 64, 64, 8, 3), Tiles(64, 64, 64, 4, 3)
-"""For products whose errors change where a step goes, but not that it is a rotation: twice as many
-terms stay in the tensor cores, which is faster."""
+"""Tile sizes for products whose errors change the direction of a step but not its orthogonality:
+the tensor cores sum twice as many terms, which is faster."""
 
 BLOCK = 1024
-"""Sums of shares that a program adds up."""
+"""Number of partial sums that a program adds up."""
 
 ENOUGH, MANY = 128, 256
-"""Programs that keep the device busy, and how many are aimed at where sums can be split."""
+"""Number of programs that keep the device busy, and the number to aim at when sums can be split."""
 
 
 @triton.jit
@@ -226,7 +227,7 @@ def _add_shares(out_ptr, shares_ptr, length, SHARES: tl.constexpr, BLOCK: tl.con
 
 
 def fours(*lengths: int) -> bool:
-    """Whether all are multiples of four, which the compiler is to be told: 16 bytes at a time.
+    """Whether all are multiples of four, so that the compiler can assume aligned reads of 16 bytes.
 
     It sees by itself which are multiples of 16.
     """
@@ -234,7 +235,7 @@ def fours(*lengths: int) -> bool:
 
 
 def layout_of(X: Float[Tensor, "n d k"]) -> dict[str, bool]:
-    """What kernels are told about the way X lies in memory."""
+    """Arguments of the kernels that describe the memory layout of X."""
     upright = X.stride(-2) == 1 != X.stride(-1)
     known = 1 in X.stride()[-2:]
     lengths = (*X.shape[-2:], X.stride(-1 if upright else -2), X.stride(0))
@@ -283,7 +284,7 @@ def row_product_of(
         "SPLIT": pairs, "HAS_UNIT": right_units is not None and not pairs, "HIGH": tile.high,
         "WIDE": tile.wide, "DEPTH": tile.depth, "COARSE": coarse, **layout_of(right),
     }  # fmt: skip
-    if pairs:  # whose rows are filled up
+    if pairs:  # their rows are padded
         arguments["FOURS"] = False
     programs = n * splits * triton.cdiv(a, tile.high) * triton.cdiv(c, tile.wide)
     return Launch(_multiply, programs, arguments, **tile.options)

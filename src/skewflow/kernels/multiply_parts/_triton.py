@@ -34,15 +34,15 @@ class Tiles(NamedTuple):
 
 
 TILES = [Tiles(128, 128, 64, 8, 3), Tiles(64, 64, 64, 4, 3)]
-"""From large to small."""
+"""Tile sizes, largest first."""
 
 ENOUGH = 256
-"""Tiles that keep the device busy: the large ones are taken if there are so many of them, and twice
-as many if only half of them is computed. Measured on an H200."""
+"""Number of tiles that keep the device busy (measured on an H200). Large tiles are used if there
+are this many of them, or twice as many if only half of the tiles are computed."""
 
 PADDED = 64
-"""Rows and columns of the parts are filled up with zeros to multiples of it, so that the products
-read whole tiles at aligned addresses. No tile is deeper, or lower, or narrower."""
+"""Rows and columns of parts are padded with zeros to a multiple of this value, so that products
+read whole tiles at aligned addresses. No tile is larger in any dimension."""
 
 
 @triton.jit
@@ -180,7 +180,7 @@ def _multiply(
         out_ptr += matrix * a * c
     low = parts_a.to(tl.int64) * parts_c
     if SYMMETRIC:
-        # Of what lies in two tiles one is written, so that two runs give the same bits.
+        # An entry in two tiles is written by one of them, so that two runs give the same bits.
         _store(
             total, columns, rows, present & (rows < columns), inside & (rows < columns),
             out_ptr, c, parts_ptr, parts_c, low, scale, HAS_OUT, HAS_PARTS,

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 SMALLEST = 96
-"""Least number of rows and of columns for which CUDA multiplies parts faster than float32: smaller
-matrices are mostly what fills up the tiles."""
+"""Smallest number of rows and of columns for which CUDA multiplies parts faster than float32;
+smaller matrices would be mostly padding."""
 
 TILES = 64
-"""Least number of tiles of 64 x 64 in all the matrices of a step."""
+"""Smallest number of 64 x 64 tiles in all the matrices of a step."""
 
 SHARED = 200 * 1024
-"""Bytes of shared memory that a program must be able to have: on GPUs for data centres since 9.0.
-Nothing else was measured."""
+"""Bytes of shared memory that a program needs; data centre GPUs have it from compute capability 9.0
+on. Nothing else was measured."""
 
 
 def is_faster(X: Tensor) -> bool:

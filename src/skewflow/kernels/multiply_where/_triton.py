@@ -10,10 +10,12 @@ from torch import Tensor
 from .._runtime._launch_triton import Launch
 
 TILE, DEPTH = 128, 32
-"""Rows and columns of a program's tile of the result, and of the factors at a time."""
+"""Rows and columns of the result tile of a program, and the depth of the factors that it reads at a
+time."""
 
 ROWS_OF_TILES = tl.constexpr(8)
-"""Tiles below one another that run together, as they share columns of B in the cache."""
+"""Number of vertically adjacent tiles that run together, because they reuse columns of B in the
+cache."""
 
 
 @triton.jit

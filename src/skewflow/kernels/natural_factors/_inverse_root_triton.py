@@ -9,7 +9,7 @@ from torch import Tensor
 from .._runtime._launch_triton import Launch
 
 ROWS = 16
-"""Of a block."""
+"""Rows and columns of a diagonal block."""
 
 
 @triton.jit

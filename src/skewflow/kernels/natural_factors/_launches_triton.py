@@ -26,13 +26,13 @@ from ._inverse_root_triton import ROWS, inverse_root_of, padded
 from .reference import DAMPING, GROWTH, ROUNDING, lengthening
 
 SHARES = 64
-"""Of the rows whose squares are added up, each by a program."""
+"""Number of parts into which the rows are split; one program sums the squares of each."""
 
 HIGH, WIDE = 16, 128
-"""Rows and columns of a tile, where nothing is multiplied."""
+"""Rows and columns of a tile in kernels without products."""
 
 BLOCK = 4096
-"""Entries that a program looks at together."""
+"""Entries that a program checks at a time."""
 
 EPS, TINY = torch.finfo(torch.float32).eps, torch.finfo(torch.float32).tiny
 

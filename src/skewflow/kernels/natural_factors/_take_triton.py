@@ -13,7 +13,8 @@ import triton.language as tl
 from ..multiply_parts._triton import store_parts, unit_for
 
 UNIT = tl.constexpr(2.0**-13)
-"""Of entries of columns of length one at most, and of T, since H is I at most."""
+"""Unit of the entries of normalised columns and of T; they are at most 1, because H is at most I.
+"""
 
 
 @triton.jit
@@ -28,7 +29,7 @@ def tile_of(high, wide, HIGH: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _of_rows(at, stride, length, first, step, rank, HIGH: tl.constexpr, WIDE: tl.constexpr):
-    """Squares of the entries of every so many rows, added up."""
+    """Sum the squares of the entries of every n-th row."""
     total = tl.zeros((HIGH, WIDE), tl.float64)
     columns = tl.arange(0, WIDE)[None, :]
     for begin in range(first, length, step):
@@ -44,7 +45,7 @@ def _squares(
     sums_ptr, A_ptr, B_ptr, d, k, rank, stride_a, stride_b,
     SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The squares of the columns of A and of B, in float64; the shares of the rows lie apart."""
+    """Sum the squares of the columns of A and of B in float64, separately for parts of the rows."""
     part, share = tl.program_id(0) // SHARES, tl.program_id(0) % SHARES
     matrix, columns = (part // 2).to(tl.int64), tl.arange(0, WIDE).to(tl.int64)[None, :]
     to = sums_ptr + (part.to(tl.int64) * SHARES + share) * WIDE + tl.arange(0, WIDE)
@@ -66,7 +67,7 @@ def _decide(
     r"""The numbers of a step: one program for each matrix.
 
     `numbers` get $|B|/\sqrt\lambda$, what is added to S, whether the factors are usable and
-    whether the moment begins anew; `fresh` the new $\sqrt\lambda$ and $c/\sqrt\lambda$. `scales`
+    whether the moment restarts; `fresh` the new $\sqrt\lambda$ and $c/\sqrt\lambda$. `scales`
     bring the columns of A to length one, and give their lengths to those of B, which the third of
     `fresh` brings to the norm one; `unit` is that of H. What is shorter than any normal number is a
     gradient of zeros.
@@ -81,22 +82,22 @@ def _decide(
     damping = tl.load(state_ptr + matrix).to(tl.float64)
     scale = tl.load(state_ptr + n + matrix).to(tl.float64)
     usable = norm * longer <= most  # which NaN is not
-    anew = (norm * part > growth * damping) & (norm * part >= least) & usable
-    damping = tl.where(anew, norm * part, damping)
-    scale = tl.where(anew, damping * longer, scale)
+    restart = (norm * part > growth * damping) & (norm * part >= least) & usable
+    damping = tl.where(restart, norm * part, damping)
+    scale = tl.where(restart, damping * longer, scale)
     largest = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, k, BLOCK):
         rows = (first + tl.arange(0, BLOCK)).to(tl.int64)
         at_h = H_ptr + matrix * k * k + rows * (k + 1)
         largest = tl.maximum(largest, tl.load(at_h, mask=rows < k, other=0.0))
-    diagonal = tl.where(anew, 1.0, tl.max(largest, axis=0))
+    diagonal = tl.where(restart, 1.0, tl.max(largest, axis=0))
     unit, _ = unit_for(diagonal)
     tl.store(unit_ptr + matrix, unit)
     long = norm / tl.where(damping > 0, damping, 1.0)  # which it is not for gradients of zeros
     tl.store(numbers_ptr + matrix * 4, long.to(tl.float32))
     tl.store(numbers_ptr + matrix * 4 + 1, (1 + rounding * diagonal * long * long).to(tl.float32))
     tl.store(numbers_ptr + matrix * 4 + 2, tl.where(usable, 1.0, 0.0))
-    tl.store(numbers_ptr + matrix * 4 + 3, tl.where(anew, 1.0, 0.0))
+    tl.store(numbers_ptr + matrix * 4 + 3, tl.where(restart, 1.0, 0.0))
     tl.store(fresh_ptr + matrix * 3, damping.to(tl.float32))
     tl.store(fresh_ptr + matrix * 3 + 1, scale.to(tl.float32))
     some = norm >= least
@@ -109,7 +110,7 @@ def _decide(
 
 @triton.jit(do_not_specialize=["even"])
 def _begin(H_ptr, v_ptr, numbers_ptr, k, even, HIGH: tl.constexpr, WIDE: tl.constexpr):
-    """H becomes I, and v a vector with equal entries, where the moment begins anew."""
+    """Reset H to I and v to a vector of equal entries where the moment restarts."""
     down = tl.cdiv(k, HIGH)
     matrix = (tl.program_id(0) // down).to(tl.int64)
     if tl.load(numbers_ptr + matrix * 4 + 3) > 0:

@@ -13,10 +13,10 @@ from ..multiply_where._triton import tile_product
 from ._take_triton import UNIT, tile_of
 
 UNIT_OF_Q = tl.constexpr(2.0**-4)
-"""Of the entries of P - HP / |H|: where the norm of H is found too small, they may be large."""
+"""Unit of the entries of P - HP / |H|: they may be large if the norm of H is underestimated."""
 
 MOST = tl.constexpr(60000.0)
-"""Units of them at most, which float16 holds."""
+"""Largest number of these units, so that float16 can hold them."""
 
 
 @triton.jit
@@ -171,7 +171,7 @@ def _give(
     out_ptr, A_ptr, XQ_ptr, fresh_ptr, live_ptr, d, size, wide_d, A_low,
     SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The new A^T, with XQ in shares; NaN where no step is to be taken."""
+    """The new A^T; XQ comes in partial sums. It is NaN where no step is to be taken."""
     matrix, rows, columns = tile_of(size, d, HIGH, WIDE)
     present = (rows < size) & (columns < d)
     at = A_ptr + (matrix * 2 * size + rows) * wide_d + columns

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # Triton is imported on use
     from ._launches_triton import NaturalWorkspace
 
 LARGEST = 128
-"""Highest rank that the CUDA kernels take: one program factorises a matrix of so many rows."""
+"""Highest rank of the CUDA kernels: one program factorises a matrix of this many rows."""
 
 KEYS = ("inverse_moment", "moment_numbers", "moment_direction")
 

@@ -23,14 +23,14 @@ from ...geometry.precision import full_precision, users_precision
 from ..update import LARGEST_GRADIENT
 
 DAMPING = 0.25
-"""The moment begins as this part of the first gradient's, made isotropic."""
+"""Initial moment as a fraction of the first gradient's moment, made isotropic."""
 
 GROWTH = 10.0
-"""A gradient so many times as long as the one with which the moment began begins it anew: lambda
-and c would be too small for it, and float32 would not hold both."""
+"""The moment restarts at a gradient that is this many times longer than the one it started with:
+lambda and c would be too small for it, and float32 cannot hold both scales."""
 
 ROUNDING = 4.0
-"""By so many roundings of the largest entries, S may be indefinite where it should not be."""
+"""Number of rounding errors of the largest entries by which S may be indefinite."""
 
 
 def natural_factors(
@@ -64,11 +64,11 @@ def natural_factors(
     A, B = A / lengths.clamp_min(torch.finfo(A.dtype).tiny), B * lengths
     norm, share = _norm(B, (-2, -1)), (DAMPING / k) ** 0.5
     usable = (norm * lengthening(k, r) <= LARGEST_GRADIENT[X.dtype]).all()  # which NaN is not
-    some = norm * share >= torch.finfo(X.dtype).tiny  # what is less is a gradient of zeros
-    anew = (norm * share > GROWTH * damping) & some & usable
-    _begin_anew_(H, v, anew)
-    damping = torch.where(anew, norm * share, damping)
-    scale = torch.where(anew, damping * lengthening(k, r), scale)
+    some = norm * share >= torch.finfo(X.dtype).tiny  # a smaller one is a gradient of zeros
+    restart = (norm * share > GROWTH * damping) & some & usable
+    _restart_(H, v, restart)
+    damping = torch.where(restart, norm * share, damping)
+    scale = torch.where(restart, damping * lengthening(k, r), scale)
     unit = 1 / torch.where(damping > 0, damping, 1)  # which it is not for gradients of zeros
     B, square = B * unit, (norm * unit).square()
     with users_precision(X):
@@ -109,13 +109,13 @@ def _norm(F: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     return norm.to(F.dtype)
 
 
-def _begin_anew_(H: Tensor, v: Tensor, anew: Bool[Tensor, "n 1 1"]) -> None:
-    """Set H to the identity, and v, where it begins anew; a CPU sees whether it does anywhere."""
-    if H.device.type == "cpu" and not anew.any():
+def _restart_(H: Tensor, v: Tensor, restart: Bool[Tensor, "n 1 1"]) -> None:
+    """Reset H to the identity and v to a unit vector where the moment restarts."""
+    if H.device.type == "cpu" and not restart.any():
         return
-    H.mul_(~anew)
-    H.diagonal(dim1=-2, dim2=-1).add_(anew[..., 0])
-    v.masked_fill_(anew, v.shape[-2] ** -0.5)
+    H.mul_(~restart)
+    H.diagonal(dim1=-2, dim2=-1).add_(restart[..., 0])
+    v.masked_fill_(restart, v.shape[-2] ** -0.5)
 
 
 def _largest(

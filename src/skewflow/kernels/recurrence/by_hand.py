@@ -10,9 +10,10 @@ from torch.nn.functional import pad
 from .reference import recurrence
 
 LARGEST_WIDTH = 256
-"""Up to here a CUDA kernel runs the whole sequence: W should stay in the cache beside each core."""
+"""Largest width for which one CUDA kernel runs the whole sequence: W should stay in the cache of
+each core."""
 WIDTH_UNIT = 16
-"""What has to divide the width for that; units that are always zero fill it up."""
+"""The kernel's width must be a multiple of this value; units that are always zero pad it."""
 
 
 def recurrence_by_hand(

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ...geometry.retractions import cayley, expm
 from ...tournaments.partitions import block_sizes, edge_probability
-from .._runtime.memory_cpu import LINE, addresses, gather, mark_written, memories, scatter, strides
-from .._runtime.numba_loops import Loops, fast, kept
-from .._runtime.update_cpu import LoopNumbers, as_array, divisor, fill_direction, loop_numbers
+from .._runtime.memory_cpu import LINE, gather, memories, scatter
+from .._runtime.numba_loops import Loops, addresses, as_array, fast, kept, mark_written, strides
+from .._runtime.update_cpu import LoopNumbers, divisor, fill_direction, loop_numbers
 from ..permutation.cpu import fill_order
 from ..turn_by_angle.blocks_cpu import grams_by_angle_
 from ..turn_by_angle.reference import Angle, blocks_by_angle
@@ -295,7 +295,7 @@ def _add_grams(S, addresses, strides, shape, step, plan, cut, w):
         for t in range(0, k, w):
             v = min(w, k - t)
             gather(X, v, slots, _offsets(b, rows, xs, t), x, xs[2], buffer)
-            X[:, v:] = 0  # so that what D holds there does not count
+            X[:, v:] = 0  # so the stale entries of D add nothing
             _gather_direction(D, M, v, slots, b, rows, t, g, m, gs, ms, buffer, plan)
             for block in range(first, last):
                 o = (block - first) * s

@@ -16,7 +16,7 @@ from ..multiply_parts._triton import dot_of_parts, halves
 from ..multiply_where._triton import tile_at, tile_product
 
 UNIT_OF_P = tl.constexpr(2.0**-11)
-"""Of those of the series, at most (e^4 - 1) / 4."""
+"""Unit of the entries of the series, which are at most (e^4 - 1) / 4."""
 
 
 @triton.jit
@@ -26,7 +26,7 @@ def _balances(M_ptr, rows, size):
     others = tl.where(rows < half, rows + half, rows - half)
     own = tl.sqrt(tl.load(M_ptr + rows * (size + 1), mask=rows < size, other=0.0))
     other = tl.sqrt(tl.load(M_ptr + others * (size + 1), mask=rows < size, other=0.0))
-    both = (own > 0) & (other > 0)  # whose squares may have a ratio that overflows
+    both = (own > 0) & (other > 0)  # the ratio of their squares may overflow
     return tl.where(both, tl.sqrt(other / tl.where(both, own, 1.0)), 0.0)
 
 
@@ -146,7 +146,7 @@ def _square(norms_ptr, W2_ptr, MW_ptr, size, BLOCK: tl.constexpr):
     total = tile_product(at_a, at_b, 1, 2 * size, every, columns >= 0, 0, size, BLOCK, BLOCK, BLOCK)
     if column < across:
         tl.store(norms_ptr + matrix * tiles + row * across + column, tl.sum(total * total))
-    else:  # M J M, whose rows J turns
+    else:  # M J M: J permutes its rows
         top = rows < size // 2
         turned = tl.where(top, rows + size // 2, rows - size // 2)[:, None]
         at = W2_ptr + matrix * size * size + turned * size + (columns - size)

@@ -13,8 +13,9 @@ from torch import Tensor
 from .reference import LONGEST, num_rounds, phi
 
 SHORTEST = {torch.float32: 1e-30, torch.float64: 1e-280}
-"""Least square of a column's norm, and one over the largest, for which squares keep their digits.
-The reference does for all: it finds norms in float64, and scales columns before their products."""
+"""Smallest squared column norm whose squares keep their digits; its inverse is the largest. The
+reference has no such limit: it computes norms in float64, and scales columns before their products.
+"""
 
 
 def rotate_factored_(
@@ -60,7 +61,7 @@ def rotate_factored_(
     live = (squares > shortest).view(2, r).all(0)  # a pair with a column of zeros is left out
     rounding = before * (4 * torch.finfo(X.dtype).eps) ** 2
     if not live.all() and ((squares <= shortest) & (squares > rounding)).any():
-        return False  # what is left of a column is more than rounding
+        return False  # the column's remainder is more than rounding
     roots = squares.clamp(min=shortest).pow(0.25)
     s = torch.where(live, roots[r:] / roots[:r], 0)
     t = torch.where(live, roots[:r] / roots[r:], 0)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:  # Triton is imported on use
     from ._launches_triton import FactoredWorkspace
 
 BREAK_EVEN = {"cpu": (0.25, 0.5), "cuda": (0.25, 0.5)}
-"""Largest r / k at which the factored step costs less than the dense one, where 2k >= d and where
-2k < d. Measured (`results/bench/factored_cpu.json`, `factored_cuda.json`) it is 0.375 and 0.5 at
-least; but the exact step of "auto" is cheaper than the exponential there."""
+"""Largest r / k for a factored step, where 2k >= d and where 2k < d. It costs less than the
+exponential up to 0.375 and 0.5 at least (`results/bench/factored_cpu.json`, `factored_cuda.json`),
+but the exact step of "auto" is cheaper than the exponential where 2k >= d."""
 
 TOLERANCE, COARSE_TOLERANCE = 1e-5, 1e-3
-"""How far a row of a known V may be from that of X B, relative to B; the other one in TF32."""
+"""Largest distance of a row of a given V from that of X B, relative to B, in float32 and in TF32.
+"""
 
 
 def is_worth_it(rank: int, d: int, k: int, device: torch.device) -> bool:
@@ -83,7 +84,7 @@ class FactoredStep:
             if on_host and rotate_factored_(Y, A, B, -lr, V, AX):
                 return torch.ones(n, dtype=torch.bool, device=X.device)
             omega = factored_generator(A, Y @ B if V is None else V)
-            most = torch.finfo(X.dtype).max  # a rate above it is none of that dtype
+            most = torch.finfo(X.dtype).max  # X's dtype cannot hold a larger rate
             if lr > most or lr * float(omega.norm.max()) > LONGEST:
                 X.copy_(exponential_step(X, (A @ B.mT).view(X.shape), lr))
             else:

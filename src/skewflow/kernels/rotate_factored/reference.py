@@ -10,10 +10,11 @@ from torch import Tensor
 from ..multiply_parts.reference import parts_of
 
 LONGEST = 4.0
-"""Largest norm of a step for which the series is taken: its terms, and their rounding, grow."""
+"""Largest norm of a step for which the series is used: its terms and their rounding grow with it.
+"""
 
 LEFT_OUT = {torch.float32: 2.0**-27, torch.float64: 2.0**-56}
-"""What the series may leave out, relative to the length of the step."""
+"""Largest truncation error of the series, relative to the length of the step."""
 
 
 class FactoredGenerator(NamedTuple):
@@ -128,7 +129,7 @@ def coefficients(m: int) -> tuple[float, float]:
 
 
 def longest_for(rounds: int, dtype: torch.dtype) -> float:
-    """The norm of a step up to which so many rounds suffice."""
+    """The largest norm of a step for which this number of rounds suffices."""
     if rounds < 0:
         return -1.0
     return float((LEFT_OUT[dtype] * math.factorial(2 * rounds + 3)) ** (1 / (2 * rounds + 2)))

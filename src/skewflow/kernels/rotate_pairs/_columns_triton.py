@@ -21,7 +21,7 @@ from ._turn_triton import turn
 from .dispatch import LONGEST_TRITON_COLUMN
 
 MAX_SMALL = 65536
-"""Most elements of a matrix that one program turns alone."""
+"""Largest matrix, in elements, that a single program rotates."""
 
 
 @triton.jit
@@ -104,7 +104,7 @@ def _rotate_columns(
     ROWS: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Both phases when SUM and ROTATE are set, for a matrix that one program turns alone."""
+    """Both phases when SUM and ROTATE are set, for a matrix that a single program rotates."""
     matrix = tl.program_id(0) // num_chunks
     chunk = tl.program_id(0) % num_chunks
     param, b = matrix // n, (matrix % n).to(tl.int64)

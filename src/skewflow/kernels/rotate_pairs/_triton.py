@@ -33,7 +33,7 @@ from ._columns_triton import column_launches
 from ._turn_triton import rotate, rotate_finite, turn
 
 MAX_ONE_PASS = 8192
-"""Longest row that one program holds at once."""
+"""Longest row that a program holds in registers."""
 
 
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
@@ -149,8 +149,8 @@ def _rotate_rows(
         lost, sine = turn(factor * omega, present, flags_ptr, param, CAYLEY)
         lost, sine = lost[:, None], sine[:, None]
         if HAS_M:
-            tl.debug_barrier()  # what other threads have written of the momentum
-        # Backwards: what was read last is still near.
+            tl.debug_barrier()  # other threads have written parts of the momentum
+        # Backwards, because the last rows read are still in the cache.
         for back in range(0, k, BLOCK_K):
             c = (k - 1) // BLOCK_K * BLOCK_K - back + cols
             in_i, in_j = mask_i & (c < k), mask_j & (c < k)
@@ -206,7 +206,7 @@ def _row_launch(
     default_warps = max(4, min(32, pairs * block_k * X.element_size() // bytes_a_warp))
     num_groups = triton.cdiv((d + 1) // 2, pairs)
     early = bool(tuning.get("early", starts_early(X.device)))
-    # Before it waits for the kernel before it, a program can draw its rows from numbers alone.
+    # A program draws its rows, which needs no memory, before it waits for the previous kernel.
     read = ("table_ptr", "replayed_ptr", "live_ptr", "moments_ptr")
     tiles = {
         "PAIRS": pairs,

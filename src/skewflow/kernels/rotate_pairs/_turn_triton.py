@@ -22,7 +22,7 @@ def turn(theta, present, flags_ptr, param, CAYLEY: tl.constexpr):
         sine = 2.0 * s * tl.cos(half)
         lost = -2.0 * s * s
     # Rounded one by one, cosine and sine would change lengths by a few units in the last place of
-    # every step: the excess of their squares over 1 is what is left of those roundings.
+    # every step: the excess of their squares over 1 is the remaining rounding.
     l, s = lost.to(tl.float64), sine.to(tl.float64)
     excess = (0.5 * (l * (2.0 + l) + s * s)).to(theta.dtype)
     return lost - (1.0 + lost) * excess, sine - sine * excess

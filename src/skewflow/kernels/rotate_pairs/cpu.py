@@ -16,33 +16,20 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
-from .._runtime.memory_cpu import (
-    PREFETCH_UP_TO,
-    addresses,
-    mark_written,
-    memories,
-    pick,
-    prefetch,
-    strides,
-)
-from .._runtime.numba_loops import Loops, fast
-from .._runtime.update_cpu import (
-    LARGEST_TURN,
-    advance,
-    as_array,
-    divisor,
-    fill_direction,
-    loop_numbers,
-)
+from .._runtime.memory_cpu import PREFETCH_UP_TO, memories, pick, prefetch
+from .._runtime.numba_loops import Loops, addresses, as_array, fast, mark_written, strides
+from .._runtime.update_cpu import LARGEST_TURN, advance, divisor, fill_direction, loop_numbers
 from ..permutation.cpu import fill_matching
+from ..permutation.reference import num_rounds_of_sweep
 from ..update import Update
 
 SEGMENT = 256
-"""Entries of a row that are worked on at once, while as many of the next pair are asked for."""
+"""Entries of a row that are processed together while the same number of the next pair is
+prefetched."""
 
 PAIRS_PER_TASK = 16
 LINES_PER_TASK = 128
-"""Lines of memory whose products one task of the column action adds up."""
+"""Number of memory lines whose products one task of the column version sums."""
 
 
 def step_pairs_(
@@ -78,7 +65,9 @@ def step_pairs_(
     plan = loop_numbers(update, M is not None, X.dtype, X.shape[1], 2)
     turn = _turn_columns if columns else _turn_rows
     w = as_array(moments)
-    turn(X.numel(), addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), int(step), plan, w)
+    # Independent matchings are the first rounds of as many sweeps.
+    time = int(step) * (num_rounds_of_sweep(X.shape[1]) if update.independent else 1)
+    turn(X.numel(), addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), tuple(X.shape), time, plan, w)
     for A, Ac in ((X, Xc), (M, Mc)):
         if A is not None and Ac is not None and A is not Ac:
             A.copy_(Ac)
@@ -216,7 +205,7 @@ def _turn_rows(addresses, strides, shape, step, plan, w):
 
 @njit
 def _fill_partners(partner, sign, d, seed, stream, step):
-    """Who is paired with each row; the sign is +1 for the first of a pair, 0 for one alone."""
+    """Find the partner of each row; the sign is +1 for the first of a pair, 0 for a row without."""
     pairs = np.empty((2, (d + 1) // 2), np.uint32)
     fill_matching(pairs, 0, d, seed, stream, step)
     for q in range(pairs.shape[1]):

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 LONGEST_TRITON_COLUMN = 16384
-"""Most rows of points that are stored by columns: a longer storage row does not fit the registers
+"""Most rows of points that are stored by columns: a longer row in memory does not fit the registers
 of a program."""
 
 

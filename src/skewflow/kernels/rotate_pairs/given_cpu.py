@@ -8,8 +8,7 @@ from typing import Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .._runtime.memory_cpu import mark_written
-from .._runtime.numba_loops import kept
+from .._runtime.numba_loops import kept, mark_written
 from .._runtime.update_cpu import LARGEST_TURN
 from .cpu import _turn
 

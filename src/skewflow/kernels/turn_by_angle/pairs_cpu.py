@@ -11,10 +11,11 @@ from jaxtyping import Float, Int
 from numba import njit, prange
 from torch import Tensor
 
-from .._runtime.memory_cpu import addresses, mark_written, memories, prefetch, strides
-from .._runtime.numba_loops import Loops
+from .._runtime.memory_cpu import memories, prefetch
+from .._runtime.numba_loops import Loops, addresses, mark_written, strides
 from .._runtime.update_cpu import LARGEST_TURN, advance, loop_numbers
 from ..permutation.cpu import fill_matching
+from ..permutation.reference import num_rounds_of_sweep
 from ..rotate_pairs.cpu import (
     LINES_PER_TASK,
     PAIRS_PER_TASK,
@@ -37,6 +38,7 @@ def step_pairs_by_angle_(
     M: Float[Tensor, "n d k"] | None,
     step: Int[Tensor, ""] | int,
     update: Update,
+    moments: None = None,
 ) -> None:
     """`step_by_angle` of pairs in place on CPU tensors: `X` and `M` move on, `G` stays.
 
@@ -48,6 +50,7 @@ def step_pairs_by_angle_(
         M: Momentum buffers, or None.
         step: Steps done before.
         update: The angle and its kind, momentum and seed.
+        moments: None: no step by angle has second moments.
 
     Example:
         >>> import torch
@@ -68,7 +71,9 @@ def step_pairs_by_angle_(
     partner = np.empty((n, d), np.uint32)
     entries = np.zeros((n, d))
     find, turn = (_find_by_columns, _turn_columns) if columns else (_find_by_rows, _turn_rows)
-    find(X.numel(), *tensors, int(step), plan, partner, entries)
+    # Independent matchings are the first rounds of as many sweeps.
+    time = int(step) * (num_rounds_of_sweep(d) if update.independent else 1)
+    find(X.numel(), *tensors, time, plan, partner, entries)
     theta = plan.angle * _by_angle(entries, planes_of(2, k) * (d // 2), update.angle)
     theta = np.clip(theta, -LARGEST_TURN, LARGEST_TURN)
     theta = 2 * np.arctan(theta / 2) if plan.cayley else theta

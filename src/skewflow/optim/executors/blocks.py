@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from ...kernels.block_step import step_
+from ...kernels.block_step import stepper
 from ...kernels.row_moments.reference import row_moments
 from ..gradient import unusable_gradient
 from .executor import Context, Executor, Member, Settings
@@ -31,6 +31,8 @@ class Blocks(Executor):
             settings.update.with_stream(member.weight.stream),
         )
         self._is_usable = is_usable
+        by_angle = settings.update.angle is not None
+        self._step = stepper(self._device, self._size, by_angle=by_angle)
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
@@ -58,6 +60,6 @@ class Blocks(Executor):
         if update.beta2 is not None:
             taken = context.clock.taken(state, self._device)
             moments = row_moments(state["exp_avg_sq"], G, taken, update)
-        step_(X, G, M, context.clock.time(self._device), update, self._size, moments)
+        self._step(X, G, M, context.clock.time(self._device), update, moments=moments)
         if self._copies:
             weight.write_back(state, X, M)

@@ -121,7 +121,7 @@ class Executor(ABC):
     """
 
     explanation: str | None = None
-    """What the last step was, and why, if the group's options do not say so."""
+    """How the last step was taken, and why, where the group's options do not say so."""
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         self.members, self.skips = list(members), settings.skips

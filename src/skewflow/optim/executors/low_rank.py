@@ -63,7 +63,7 @@ class LowRank(Executor):
     """
 
     kind = ""
-    """What precedes the name of the step in the explanation."""
+    """Prefix of the step's name in the explanation."""
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         super().__init__(members, settings)
