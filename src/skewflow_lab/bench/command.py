@@ -1,4 +1,4 @@
-"""What the benchmark commands share: the checks before the first minute, the bar, the print-out."""
+"""Common parts of the benchmark commands: checks of options, the progress bar, the output."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone

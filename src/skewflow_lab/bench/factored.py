@@ -28,7 +28,7 @@ SHAPES = {
     "cuda": [(1024, 1024), (4096, 4096), (5120, 1024), (5120, 256)],
 }
 FRACTIONS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2)
-"""Ranks over k."""
+"""Ranks of the factors, as fractions of k."""
 LAYERS = {"cpu": (512, 16), "cuda": (4096, 128)}
 """Size of the layer and batch."""
 

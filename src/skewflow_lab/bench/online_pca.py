@@ -14,7 +14,8 @@ from ..runs.files import RunError, recorded, write_json
 from .command import DEVICE, Device, check_rounds, show
 from .quality.methods import METHODS
 from .quality.problem import Problem
-from .quality.race import Racer, Setting, begin, climb, warm_up
+from .quality.race import Racer, Setting, begin, warm_up
+from .quality.search import climb
 from .quality.standing import reached
 from .quality.suite import SUITE
 
@@ -23,7 +24,7 @@ GAPS: dict[ProblemName, float] = {"online-pca-4000": 0.05, "online-pca-1000": 0.
 """The gap to reach on each problem, relative to the gap of the start."""
 LONGEST = 3.0
 """Seconds after which a run stops."""
-LOOKS = 60
+EVALUATIONS = 60
 """Evaluations of a run of that length, evenly spaced on a logarithmic scale from 1/300 of it on."""
 NAMES = ("auto", "auto-natural", "pogo")
 """The methods that are compared."""
@@ -80,9 +81,9 @@ def _seconds_to(
     assert optimum is not None
     scale = racer.curve[0]["loss"] - optimum
     points = [(0.0, 0.0, 1.0)]
-    for n in range(LOOKS):
+    for n in range(EVALUATIONS):
         with _tf32_products():
-            racer.advance(LONGEST * 300 ** (n / (LOOKS - 1) - 1))
+            racer.advance(LONGEST * 300 ** (n / (EVALUATIONS - 1) - 1))
         if racer.failure is not None or racer.away is not None:
             return math.inf, None
         last = racer.curve[-1]

@@ -14,7 +14,7 @@ from ..runs.files import recorded, write_json
 from .command import check_rounds, show
 
 METHODS: tuple[Method, ...] = ("stoch-ortRNN", "exact-ortRNN", "vanRNN", "ortinit-vanRNN")
-"""The methods with a recurrent policy; a batch has as many episodes of each."""
+"""The methods with a recurrent policy; a batch has the same number of episodes of each."""
 
 
 def rollouts(
@@ -25,7 +25,7 @@ def rollouts(
     rounds: int = 3,
     save: bool = False,
 ) -> None:
-    """Time MJX rollouts, in which every episode has a recurrent policy of its own.
+    """Time MJX rollouts, in which every episode has its own recurrent policy.
 
     Policies, physics, rewards and ends are those of `skewflow reproduce rl --backend mjx`. Every
     step of the batch counts, also of an episode that is over: it costs the same. Needs the extras

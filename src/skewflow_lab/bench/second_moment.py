@@ -24,7 +24,7 @@ from ..runs.threads import one_thread
 from .command import check_rounds, show
 
 BETAS, EPS = (0.9, 0.999), 1e-8
-"""As in Adam."""
+"""Adam's default values."""
 LRS = [10**e for e in (-4, -3.5, -3, -2.5, -2, -1.5)]
 """Learning rates that every candidate searches."""
 SIZES: tuple[int | str, ...] = (2, "dense")

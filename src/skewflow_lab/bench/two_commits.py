@@ -34,7 +34,7 @@ CASES = (
 )
 """A kind of step, and the rows of a matrix or the convolutions of PlainNet-110."""
 TURN = 0.02
-"""Seconds of a turn of small steps."""
+"""Shortest turn in seconds; a turn takes several small steps."""
 
 
 def two_commits(

@@ -103,9 +103,9 @@ def _measure(device: str) -> list[dict[str, Any]]:
     """A row for each shape and batch."""
     rows = []
     for d, k in SHAPES[device]:
-        alone = _of_shape(d, k, device)
+        single = _of_shape(d, k, device)
         for batch in BATCHES[device]:
-            rows.append({"shape": [d, k], "batch": batch} | alone | _of_batch(d, k, batch, device))
+            rows.append({"shape": [d, k], "batch": batch} | single | _of_batch(d, k, batch, device))
             show(json.dumps(rows[-1]))
     return rows
 

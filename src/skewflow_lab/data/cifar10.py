@@ -11,7 +11,8 @@ from .files import data_folder, fetch, read_checked
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 ARCHIVE = "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-"""Of 170,052,171 bytes; the md5 that its authors publish is c32a1d4ab5d03f1284b67883e8d87530."""
+"""SHA-256 of the archive of 170,052,171 bytes; the md5 that its authors publish is
+c32a1d4ab5d03f1284b67883e8d87530."""
 FOLDER = "cifar-10-batches-bin"
 CHECKSUMS = {
     "data_batch_1.bin": "md5:5dd7e06a14cb22eb9f671a540d1b7c25",

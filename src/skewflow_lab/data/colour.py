@@ -84,7 +84,7 @@ class ColourSet:
     def shuffled(self, size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch of full batches: each image flipped or not, and shifted by up to `PADDING`.
 
-        The draws of an epoch depend on seed and epoch alone, so that a stopped run goes on with the
+        The draws of an epoch depend only on seed and epoch, so that a stopped run goes on with the
         same ones.
         """
         device, n = self.pixels.device, len(self)

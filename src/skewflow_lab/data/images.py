@@ -15,7 +15,7 @@ Digits = Literal["mnist", "digits"]
 """The sets of ten digits, which stand in for one another."""
 
 DIGITS_CUT = 1500
-"""Where the digits are parted into training and test images."""
+"""Index that separates the digits into training and test images."""
 NAMES = ("mnist", "cifar10", "digits")
 SOURCES = {
     "mnist": "MNIST, 60,000 training images",

@@ -71,7 +71,7 @@ def table(groups: Sequence[tuple[tuple[Value, ...], Rows]], names: tuple[str, ..
     return Table(
         "rho",
         "rho = ||h(Omega)||_1 / gamma with h = abs over the whole of training and all seeds. The "
-        "last column takes gamma as printed, the sum over the triangle alone. The paper shows a "
+        "last column takes gamma as printed, the sum over only the triangle. The paper shows a "
         "figure only, which our source of it lacks.",
         (*names, *columns, "ours over d/s", "with gamma as printed"),
         rows,

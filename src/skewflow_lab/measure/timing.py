@@ -7,7 +7,7 @@ from statistics import median, quantiles
 import torch
 
 Step = Callable[[], object]
-"""Something to time."""
+"""A function to time."""
 
 
 def interleaved(

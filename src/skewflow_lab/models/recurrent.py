@@ -32,13 +32,13 @@ class Rates:
     """
 
     free: float
-    """Of the input weights and the head, by RMSprop."""
+    """Learning rate of the input weights and the head, by RMSprop."""
     bias: float
-    """Of modReLU's bias, by RMSprop; over the length."""
+    """Learning rate of modReLU's bias by RMSprop, divided by the length of the sequence."""
     transition: Mapping[str, float]
-    """By method; over the length."""
+    """Learning rate of the transition by method, divided by the length of the sequence."""
     lstm: float = 1e-3
-    """Of everything in the LSTM, by Adam."""
+    """Learning rate of all weights of the LSTM, by Adam."""
 
 
 COPYING = Rates(3e-3, 0.01, {"FlowSGD": 0.3, "FlowAdam": 0.05, "geotorch": 0.02})
@@ -49,7 +49,7 @@ BY_HAND = (
     "with them those of the free weights that all orthogonal nets share, by trying a handful at "
     "small size; geotorch's by one correction; the LSTM has Adam's default in torch, 1e-3."
 )
-"""What tables and figures have to say of `COPYING` and `PIXELS` if no search was made."""
+"""Note in tables and figures on `COPYING` and `PIXELS` if no search was made."""
 
 
 class SequenceNet(nn.Module):

@@ -1,4 +1,4 @@
-"""A random partition of its own for every matrix of a batch, in plain torch."""
+"""A separate random partition for every matrix of a batch, in plain torch."""
 
 import torch
 from jaxtyping import Float, Int

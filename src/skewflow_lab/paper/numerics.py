@@ -1,4 +1,4 @@
-"""Exponentials under low precision: who stays orthogonal, and who is right (Sec. 9.1.2)."""
+"""Exponentials in low precision: their orthogonality and their accuracy (Sec. 9.1.2)."""
 
 import contextlib
 import math
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("float64", "float32", "tf32", "bf16")
 STYLES = {"Taylor T = 20": "--", "Taylor T = 100": "--", "Taylor T = 200": ":"}
 LOST = 0.1
-"""From this error on, relative to the norm of a rotation, a result is of no use."""
+"""Errors above this value, relative to the norm of a rotation, make a result useless."""
 
 
 @dataclass(frozen=True, kw_only=True)

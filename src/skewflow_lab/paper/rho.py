@@ -29,9 +29,9 @@ class RhoConfig:
     lr: float = 1e-3
     """Step size of FlowSGD, with s = 2 and h = abs as in the paper."""
     data: Digits = field(default_factory=default_images)
-    """"mnist" or "digits"."""
+    """The dataset: "mnist" or "digits"."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """One training run each."""
+    """Seeds; one training run for each."""
 
 
 class Rho(Experiment[RhoConfig]):

@@ -10,7 +10,7 @@ from ..runs.files import RunError, read_json, read_object, write_bytes, write_ch
 from .finished import read_run, read_video, shown
 
 COLLECTED = "collected"
-"""Stands where a run has its preset."""
+"""Placeholder for the preset of a run."""
 
 
 def collect(

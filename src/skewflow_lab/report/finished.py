@@ -21,7 +21,7 @@ SUMMARY = {
     "config": dict,
     "results": dict,
 }
-"""What every summary.json holds."""
+"""Entries of every summary.json."""
 
 
 @dataclass(frozen=True)

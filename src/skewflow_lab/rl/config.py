@@ -26,23 +26,23 @@ class RLConfig:
     project_every: tuple[int, ...] = (20,)
     """Steps p between two projections of ortinit-vanRNN; the paper has 20, 10, 8, 5 and 4."""
     seeds: tuple[int, ...] = tuple(range(10))
-    """One run for each."""
+    """Seeds; one run for each."""
     generations: int = 500
-    """Steps of the strategy."""
+    """Number of steps of the strategy."""
     num_directions: int = 256
     """Directions of a generation; each costs two episodes or more."""
     num_evaluations: int = 1
     """Episodes on each side of a direction."""
     common_starts: bool = True
-    """All directions of a generation begin in the same states. If not, each has states of its own,
-    the same for its two sides: what the starts add of noise falls with the directions."""
+    """All directions of a generation begin in the same states. If not, each has its own states, the
+    same for its two sides, so that the noise of the starts averages out over the directions."""
     horizon: int = 1000
     """Longest episode."""
     alive_part: float = 0.0
     """Part of the bonus for being alive that training keeps, 0 to 1; scores have all of it. Tasks
     whose episodes end by falling pay one: Humanoid 5 a step, Walker2d 1."""
     sigma: float = 0.02
-    """Deviation of a perturbation, by entry."""
+    """Standard deviation of a perturbation, for each entry."""
     lr: float = 0.02
     """Step size of all parameters but orthogonal ones, for gradients normalised as in ARS."""
     orthogonal_lr: float = 0.005
@@ -54,7 +54,7 @@ class RLConfig:
     update_sizes: tuple[int, ...] = (200, 400)
     """Sizes d at which one update by each method is timed."""
     backend: Literal["processes", "mjx"] = "processes"
-    """Who simulates: worker processes, or MJX, on a GPU if there is one. MJX trains on cheaper
+    """Where episodes run: worker processes, or MJX, on a GPU if there is one. MJX trains on cheaper
     models with other random directions, several jobs at once; scores are always of the original
     environments, by worker processes."""
     batch: int = 8192
@@ -64,6 +64,6 @@ class RLConfig:
     workers: int | Literal["ray"] = 0
     """Processes that simulate, 0 for one on each core; or "ray". The results are the same."""
     address: str | None = None
-    """Of a Ray cluster; without it, `--workers ray` starts a Ray on this machine."""
+    """Address of a Ray cluster; without it, `--workers ray` starts a Ray on this machine."""
     videos: bool = False
     """Draw an episode of the best policy of each method; with `--resume` also of a finished run."""

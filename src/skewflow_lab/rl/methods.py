@@ -17,7 +17,8 @@ Method = Literal["stoch-ortRNN", "exact-ortRNN", "vanRNN", "ortinit-vanRNN", "af
 
 ORTHOGONAL = ("stoch-ortRNN", "exact-ortRNN")
 FREE = ("vanRNN", "affine")
-"""Without an orthogonal matrix; that of ortinit-vanRNN is orthogonal now and then."""
+"""Methods without an orthogonal matrix; that of ortinit-vanRNN is orthogonal after each projection.
+"""
 
 
 def start(

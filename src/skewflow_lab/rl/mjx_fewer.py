@@ -16,10 +16,10 @@ from jax import Array
 from .mjx_tasks import State
 
 HALVINGS = 2
-"""At most as many, since the loop is compiled for each size."""
+"""Largest number of sizes, because the loop is compiled for each."""
 
 SMALLEST = 512
-"""Episodes below which fewer take as long: the GPU is not filled."""
+"""Number of episodes below which fewer take the same time, because the GPU is not full."""
 
 
 class Lot(NamedTuple):

@@ -12,7 +12,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def directions(shapes: Shapes, seed: Array, generation: Array, numbers: Array) -> dict[str, Array]:
-    """Standard Gaussian directions; each depends on (seed, generation, its number) alone."""
+    """Standard Gaussian directions; each depends only on (seed, generation, its number)."""
 
     def one(number: Array) -> dict[str, Array]:
         key = jax.random.key(seed, impl="threefry2x32")

@@ -22,13 +22,14 @@ from .mjx_tasks import Simulation, State
 from .policies import CLIP
 
 CHUNK = 25
-"""Steps between two looks whether an episode still goes on."""
+"""Steps between two checks whether any episode still runs."""
 
 FLOOR = 1e-6
 """A deviation below this part of the mean is that of float32: the entry is constant."""
 
 PRECISION = "highest"
-"""Of products of matrices. The default on a GPU is TF32: ten bits are too few for the physics."""
+"""Precision of matrix products. The default on a GPU is TF32: ten bits are too few for the physics.
+"""
 
 ROUNDING = 1e-5
 """A sum of squares below this part of what it is the difference of is float32's rounding."""
@@ -115,7 +116,7 @@ class Batch:
             episodes = loops[len(outer)](given, episodes=episodes)
             done += CHUNK
             on_chunk(min(done / longest, 1.0))
-            # A look makes the processor wait for the GPU, so none is taken where none is needed.
+            # A check makes the processor wait for the GPU, so unneeded ones are skipped.
             if not self.simulation.ends:
                 continue
             going = np.asarray(episodes.going)

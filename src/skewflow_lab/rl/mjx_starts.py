@@ -1,4 +1,4 @@
-"""Where the episodes of a batch begin: it depends on seeds alone, so it can be made ahead."""
+"""Where the episodes of a batch begin: it depends only on seeds, so it can be made ahead."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from .mjx_tasks import Simulation, State
 
 Seeds = Sequence[Sequence[Sequence[int]]]
-"""By strategy, direction and evaluation."""
+"""Starts by strategy, direction and evaluation."""
 
 
 class Starts(NamedTuple):

@@ -16,7 +16,7 @@ class MjxGeneration(Generation):
     """A generation whose directions are those of `mjx_noise`.
 
     Its centre is on the CPU, so that workers score it in the original environment; they evaluate
-    the centre alone and so never import JAX.
+    only the centre and so never import JAX.
     """
 
     def _draw(self, number: int) -> Iterator[tuple[str, Tensor]]:
@@ -45,7 +45,7 @@ class MjxStrategy(EvolutionStrategy):
         return asked
 
     def gradients(self, generation: Generation, weights: np.ndarray) -> dict[str, Tensor]:
-        """Minus the weighted sum of the directions, drawn anew on the device."""
+        """Minus the weighted sum of the directions, redrawn on the device."""
         from .mjx_noise import weighted_sum
 
         total = weighted_sum(

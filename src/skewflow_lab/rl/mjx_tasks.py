@@ -114,7 +114,7 @@ class Simulation(ABC):
         """What a step gives, from MJX's data after its last frame.
 
         As in C, all that MJX derives from positions is of the time *before* the last frame. For
-        gymnasium this is what is observed; dm_control derives it anew.
+        gymnasium this is what is observed; dm_control recomputes it.
         """
 
 
@@ -147,7 +147,7 @@ class _Humanoid(Simulation):
     def speed_up(model: Any) -> None:
         """Euler's method, two iterations, and no contacts but those of the legs.
 
-        An episode is over when the torso is below 1 m, so that shins and feet alone can reach the
+        An episode is over when the torso is below 1 m, so that only shins and feet can reach the
         floor. The legs touch each other, too: policies that learn without that let one leg pass
         through the other, and fall in the environment's own model. One iteration is too few: with
         it the returns of perturbed policies hardly follow those of that model.

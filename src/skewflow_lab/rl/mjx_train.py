@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .config import RLConfig
 
 CAP = 2.0
-"""Episodes may last as many times the mean length of the generation before: the whole batch waits
-for its longest episode."""
+"""Largest length of an episode, relative to the mean of the previous generation: the whole batch
+waits for its longest episode."""
 
 
 def train(

@@ -64,7 +64,7 @@ class Affine(Policy):
         super().__init__(params, moments, params["K"].shape[1])
 
     def act(self, observation: Vector) -> Vector:
-        """No state: the action depends on this observation alone."""
+        """No state: the action depends only on this observation."""
         action: Vector = self.params["K"] @ self.normalise(observation) + self.params["c"]
         return action
 

@@ -23,14 +23,14 @@ Vector = Float[np.ndarray, " n"]
 
 
 class Environment(ABC):
-    """One simulation; an episode depends on its seed and the actions alone.
+    """One simulation; an episode depends only on its seed and the actions.
 
     Args:
         observation_size: Entries of an observation.
         low: Least action, by entry.
         high: Largest action.
         alive: The part of each step's reward that is paid for not having fallen. Training subtracts
-            it, as Mania et al. (2018) do, or as much of it as it is told to; or standing still is
+            it, as Mania et al. (2018) do, or a part of it; or standing still is
             learned. Scores do not.
         seconds: Of simulated time that a step takes.
         model: MuJoCo's, to be drawn.

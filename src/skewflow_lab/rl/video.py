@@ -1,4 +1,4 @@
-"""Videos of policies, drawn without a screen by a process of their own."""
+"""Videos of policies, drawn without a screen in a separate process."""
 
 import io
 import os
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 240, 180
 SECONDS = 0.08
-"""Between two frames, about: a whole number of steps of the simulation."""
+"""Approximate seconds between two frames: a whole number of steps of the simulation."""
 FRAMES = 100
 LARGEST = 2_000_000
-"""Bytes of a file; one that would be larger is drawn smaller."""
+"""Largest file in bytes; a larger one is drawn smaller."""
 COLUMNS = 3
-"""Of the policies side by side."""
+"""Number of policies side by side."""
 RENDERERS = ("egl", "osmesa")
 
 Frames = UInt8[np.ndarray, "t height width 3"]
@@ -126,7 +126,7 @@ def _gif(pictures: Sequence["Image"], seconds: float) -> bytes:
     for n, picture in enumerate(sample):
         column.paste(picture, (0, n * height))
     palette = column.quantize(64)
-    # Dithering would move in every frame: it looks worse, and the file grows threefold.
+    # Dithering would move in every frame: the picture is worse, and the file grows threefold.
     first, *rest = (p.quantize(palette=palette, dither=Dither.NONE) for p in pictures)
     buffer = io.BytesIO()
     delay = 10 * round(100 * seconds)  # GIF counts hundredths of a second

@@ -21,7 +21,7 @@ COLOURS = (
 )
 """Colours of the lines: each can be read on white and on near black."""
 INK = "#123456"
-"""Stands for the text's colour while matplotlib draws; the page's own takes its place."""
+"""Placeholder for the text's colour while matplotlib draws; the page's own colour replaces it."""
 DARK = "svg{color:#1c1c1c}@media(prefers-color-scheme:dark){svg{color:#e8e8e8}}"
 
 

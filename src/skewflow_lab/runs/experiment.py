@@ -71,7 +71,7 @@ class Experiment(ABC, Generic[Config]):
     name: str
     title: str
     paper: str
-    """What the paper says, in a sentence or two, with its place."""
+    """The claim of the paper in a sentence or two, with its place."""
     presets: Mapping[str, Config]
     """"quick" takes seconds, "paper" the settings that we record."""
     preset_help: str = '"quick" takes seconds, "paper" minutes.'

@@ -16,9 +16,9 @@ from skewflow._files import write_atomically as write_atomically
 from skewflow.errors import CheckpointError, SkewflowError
 
 ROOT = Path(__file__).parents[3]
-"""The checkout, when the package runs from one."""
-ANEW = "Restore it, or remove the folder and start the run anew."
-"""The way out where a file of a run is damaged that no other can stand for."""
+"""Root of the checkout, when the package runs from one."""
+RESTART = "Restore it, or remove the folder and restart the run."
+"""The remedy for a damaged file that nothing else can replace."""
 
 
 CHECKSUM = "sha256"
@@ -68,7 +68,7 @@ def _digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, allow_nan=False).encode()).hexdigest()
 
 
-def read_json(path: Path, way_out: str = ANEW) -> Any:
+def read_json(path: Path, way_out: str = RESTART) -> Any:
     """The value in a JSON file; NaN, infinity and text that cannot be shown are refused."""
     try:
         value = json.loads(path.read_text(), parse_float=_finite, parse_constant=_finite)
@@ -99,7 +99,7 @@ def _check_text(value: Any) -> None:
                         raise ValueError(f"{letter!r} is a control character")
 
 
-def read_object(path: Path, way_out: str = ANEW, /, **entries: type) -> dict[str, Any]:
+def read_object(path: Path, way_out: str = RESTART, /, **entries: type) -> dict[str, Any]:
     """The object in a JSON file, which must have these entries of these types.
 
     If there is a checksum, it must be right; the object is returned without it.
@@ -159,7 +159,7 @@ def check_name(what: str, name: str) -> None:
         raise ValueError(f"{what}'s name becomes a file's name: got {name!r}.")
 
 
-def damaged(path: Path, rule: str, value: object, way_out: str = ANEW) -> RunError:
+def damaged(path: Path, rule: str, value: object, way_out: str = RESTART) -> RunError:
     """The error for a file of a run that is not what a run writes."""
     return RunError(f"{path} must be {rule}: got {value!r:.60}. {way_out}")
 

@@ -1,4 +1,4 @@
-"""`skewflow reproduce NAME`: run an experiment in a folder of its own."""
+"""`skewflow reproduce NAME`: run an experiment in its own folder."""
 
 import math
 import shlex

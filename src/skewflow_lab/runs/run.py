@@ -22,8 +22,8 @@ from typing import Any
 
 from .environment import environment
 from .files import (
-    ANEW,
     CHECKSUM,
+    RESTART,
     Entries,
     RunError,
     cannot_write,
@@ -136,7 +136,7 @@ class Run:
         elif any((folder / "cells").glob("*")):
             raise RunError(
                 f"{path} must be there, since {folder / 'cells'} holds results: without it nobody "
-                f"knows what they are of. {ANEW}"
+                f"knows what they are of. {RESTART}"
             )
         write_json(folder / "environment.json", [*starts, now])
         write_json(path, wanted)

@@ -6,7 +6,7 @@ import torch
 
 
 def spawn(seed: int, *path: str | int) -> torch.Generator:
-    """A generator of its own for each path of names below a seed (not in the paper).
+    """A separate generator for each path of names below a seed (not in the paper).
 
     A cell that draws from it gives the same numbers in whatever order the cells run.
 

@@ -1,4 +1,4 @@
-"""What the rivals share: parameters in turn, and a momentum that is there."""
+"""Common base of the rivals' optimisers: a loop over parameters, and their momentum."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

@@ -148,7 +148,7 @@ def free_parameters(X: Tensor, constrain: Callable[[nn.Module], object]) -> nn.M
     layer = nn.Module()
     layer.weight = nn.Parameter(X.clone(memory_format=torch.contiguous_format))
     constrain(layer)
-    layer.weight = X  # the same start as everybody: some libraries draw their own
+    layer.weight = X  # the same start for all: some libraries draw their own
     return layer
 
 
@@ -198,7 +198,7 @@ BASELINES: dict[str, Make] = {
 """Steps that keep weights orthogonal, by the name they have in tables."""
 
 PARAMETRISATIONS = ("geotorch", "torch orthogonal")
-"""Those of `BASELINES` that are made by `parametrised`."""
+"""Names in `BASELINES` that `parametrised` makes."""
 
 
 def _tall(params: Sequence[nn.Parameter]) -> list[Tensor]:

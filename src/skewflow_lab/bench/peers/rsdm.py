@@ -18,7 +18,7 @@ class RSDM(InTurn):
     $O(k r^2 + r^3)$. It has no momentum.
 
     Args:
-        params: Tall matrices, or batches of them: all of a batch share the draw.
+        params: Tall matrices, or batches of them: one draw serves a batch.
         lr: Step size.
         rows: r, as a part of all d rows; 0.45 and 0.35 are the authors' for Procrustes and PCA.
         permutation: Rows of a permutation, or of a Haar matrix.

@@ -14,9 +14,9 @@ from ...runs.seeds import spawn
 from .problem import Problem
 
 HELD_OUT = 10**6
-"""A batch that no training reaches."""
+"""Number of a batch that no training reaches."""
 APART = 10**5
-"""Batches from the first of one order to the first of the next."""
+"""Batches between the first of one order and the first of the next."""
 
 
 class CopyingNet(Problem):

@@ -1,12 +1,9 @@
-"""The suite as an experiment: a cell for each search, then one for the race of each problem.
+"""The suite as an experiment: a cell for each search, then one for the final of each problem."""
 
-A race has three heats: all run, the leaders again at other rates, then those in front several
-times.
-"""
-
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,60 +16,44 @@ from ...runs.environment import check_device
 from ...runs.experiment import Experiment, Figure, Table, Timing
 from ...runs.files import RunError
 from ...runs.run import Run
-from . import report
-from .finished import Finished, asked
-from .heats import first_heat, last_heat, second_heat
-from .methods import METHODS, Method
+from . import figure, report
+from .methods import METHODS
 from .problem import Problem, on_manifold
-from .race import (
-    COLD,
-    LOOKS,
-    PROBE,
-    WARM_UP,
-    Racer,
-    Setting,
-    begin,
-    climb,
-    finalists,
-    gradient_ms,
-    peak_bytes,
-    race,
-    searched,
-    trial,
-    warm_up,
-)
-from .standing import LAST, solved_at
+from .race import EVALUATIONS, Racer, Setting, begin, race
+from .search import named, search
+from .standing import solved_at
 from .suite import SUITE, Size
 
 START = 1e-4
-"""The largest distance of a start to the manifold, over sqrt(k)."""
+"""Largest distance of a start to the manifold, over sqrt(k)."""
+SEEDS = 3
+"""Runs of each method in a final, with batches in as many orders; their median counts."""
+RULES = 3
+"""The version of the protocol; cells of another version are refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QualityConfig:
-    """Who races on what, where, and for how long."""
+    """The problems, the methods, the device and the seconds of a run."""
 
     problems: tuple[str, ...] = tuple(SUITE)
-    """Problems; those of earlier parts of a run stay in its folder, so that a run can be made in
-    parts with --resume, and a last call without --problems gathers them."""
+    """Problems. A run can be made in parts with --resume, whose cells stay in its folder; a last
+    call without --problems collects them."""
     methods: tuple[str, ...] = tuple(METHODS)
     """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense, factored), FlowAdam's (auto-adam), natural
     steps (auto-natural), and the rivals'."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    """Where everything runs."""
+    """The device of all runs."""
     size: Size = "full"
-    """The sizes of the problems' authors, sizes for two cores, or for a look at whether it runs."""
+    """The sizes of the problems' authors, sizes for two cores, or sizes that only test the code."""
     seconds: float | None = None
-    """Of each run in the race; those of the suite when omitted. A trial takes a quarter."""
+    """Seconds of each run in a final; those of the suite when omitted. A trial takes half."""
 
 
 class Quality(Experiment[QualityConfig]):
-    """Each method searches its learning rate alone; then all race, in turn, from the same start.
+    """Each method searches its learning rate; then all race from the same start, three times.
 
-    The leaders of a race run again, at rates between those that ran (`second_heat`), and those in
-    front then several times (`last_heat`), which counts.
-
-    Everything here is read off a clock, so that the summary of a second run is another one.
+    The results are times, so the summary of a second run differs.
     """
 
     name = "quality"
@@ -88,70 +69,55 @@ class Quality(Experiment[QualityConfig]):
     parts = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:
-        """For each problem the searches, then the race."""
+        """For each problem the searches, then the final."""
         check(config)
         return [
             name
             for problem in config.problems
-            for name in (*(f"{problem}_{m}" for m in config.methods), f"{problem}_race")
+            for name in (*(f"{problem}_{m}" for m in config.methods), f"{problem}_final")
         ]
 
     def machine(self, config: QualityConfig) -> Collection[str]:
-        """Seconds of different machines are not of one table."""
+        """Times of different machines must not be compared."""
         return ("device",) if config.device == "cuda" else ("device", "threads")
 
     def check_finished(self, config: QualityConfig, run: Run) -> None:
-        """The cells of each problem must be of this suite, whole, and of one another."""
+        """The finished cells of a problem must be of this suite, and its final of its searches."""
         for name in config.problems:
-            entry = SUITE[name]
-            Finished(
-                {m: METHODS[m] for m in config.methods},
-                asked(entry, config.size, config.seconds),
-                deterministic=entry.kind.deterministic,
-                cuda=config.device == "cuda",
-            ).check(name, run)
+            facts = _facts(name, config)
+            final = run.result(f"{name}_final")
+            searches = {m: run.result(f"{name}_{m}") for m in config.methods}
+            for what, found in (("final", final), *searches.items()):
+                wrong = [] if found is None else [k for k in facts if found.get(k) != facts[k]]
+                if found is not None and wrong:
+                    rule = f"made with {wrong[0]} {facts[wrong[0]]}: got {found.get(wrong[0])}"
+                    raise _refused(run, f"{name}_{what}", name, rule)
+            if final is not None and final["settings"] != _settings(searches):
+                raise _refused(run, f"{name}_final", name, "made after the searches beside it")
 
     def run_cell(self, config: QualityConfig, cell: str, run: Run) -> dict[str, Any]:
-        """A search, or a race."""
+        """A search, or a final."""
         name, _, what = cell.partition("_")
         problem, start = _problem(name, config.size, config.device)
-        facts = asked(SUITE[name], config.size, config.seconds)
+        facts = _facts(name, config)
         facts |= {"shape": list(problem.shape), "start": start, "optimum": problem.optimum}
         with full_precision():
-            if what == "race":
-                return self._race(config, name, problem, facts, run)
-            return facts | _search(problem, what, facts, cell, run)
-
-    def _race(
-        self, config: QualityConfig, name: str, problem: Problem, facts: dict[str, Any], run: Run
-    ) -> dict[str, Any]:
-        start, seconds = facts["start"], facts["seconds"]
-        searches = {m: run.result(f"{name}_{m}") or {} for m in config.methods}
-        settings = {
-            method: [Setting(each["exponent"], each["momentum"]) for each in finalists]
-            for method, finalists in first_heat(searches, start, problem.optimum).items()
-        }
-        for method, chosen in settings.items():
-            if not searches[method]["slow"]:  # by seconds, not by what is compiled
-                for momentum in sorted({setting.momentum for setting in chosen}):
-                    warm_up(problem, METHODS[method], replace(COLD, momentum=momentum))
-        solved = solved_at(facts)
-        result = facts | {"runs": _heat(1, problem, settings, seconds, solved, run)}
-        ours = [m for m in config.methods if METHODS[m].ours]
-        result["runs"] += _heat(2, problem, second_heat(result, ours), seconds, solved, run)
-        result["runs"] += _heat(LAST, problem, last_heat(result, ours), seconds, solved, run)
-        return result
+            if what != "final":
+                return facts | search(problem, what, facts, cell, run)
+            settings = _settings({m: run.result(f"{name}_{m}") for m in config.methods})
+            runs = _final(problem, settings, facts["seconds"], solved_at(facts), run)
+            return facts | {"settings": settings, "runs": runs}
 
     def summarise(
         self, config: QualityConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """Of each problem the target, and how each method came to it."""
+        """The target of each problem, and the time of each method to it."""
         return {
             "device": config.device,
             "problems": [
                 report.problem_summary(
                     name,
-                    cells[f"{name}_race"],
+                    cells[f"{name}_final"],
                     {m: cells[f"{name}_{m}"] for m in config.methods},
                     [m for m in config.methods if METHODS[m].ours],
                 )
@@ -169,11 +135,11 @@ class Quality(Experiment[QualityConfig]):
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
         """Gap against seconds."""
-        return report.figures(results)
+        return figure.figures(results)
 
 
 def check(config: QualityConfig) -> None:
-    """Refuse what cannot run, before anything is written."""
+    """Raise for options that cannot run, before anything is written."""
     check_device(config.device)
     for flag, given, known in (
         ("problems", config.problems, SUITE),
@@ -188,116 +154,80 @@ def check(config: QualityConfig) -> None:
         raise RunError(f"--seconds must be above 0 and finite: got {config.seconds}.")
 
 
-def _search(
-    problem: Problem, name: str, facts: Mapping[str, Any], cell: str, run: Run
-) -> dict[str, Any]:
-    """Try learning rates, with and without momentum; trials that are done are not done again.
-
-    Those of a stopped search that was asked for something else do not count.
-
-    Where a step takes longer than a trial, a trial is one step, in which momentum is nothing: the
-    first three rates are tried without, and the best of them races alone.
-    """
-    method, seconds = METHODS[name], PROBE * facts["seconds"]
-    result: dict[str, Any] = {"trials": [], "finalists": [], "slow": False, "remark": None}
-    result |= {"gradient_ms": None, "peak_bytes": None}
-    result["excuse"] = method.excuse(problem)
-    if result["excuse"] is not None:
-        return result
-    step = warm_up(problem, method, limit=seconds)
-    if isinstance(step, str):
-        return result | {"excuse": step}
-    if not method.rates:
-        return result | {"finalists": [_named(Setting(0, 0.0), method, problem)]}
-    result["gradient_ms"] = gradient_ms(problem, method)
-    stopped = run.load(cell) or {}
-    known: dict[str, float] = stopped["scores"] if stopped.get("facts") == facts else {}
-    scores: dict[Setting, float] = {}
-    if step > seconds:
-        result |= {"slow": True, "remark": report.slow(step)}
-    momenta, most = searched(method, result["slow"])
-    for momentum in momenta[1:]:  # has other kernels
-        warm_up(problem, method, replace(COLD, momentum=momentum))
-    for turn, momentum in enumerate(momenta):
-
-        def score(exponent: int, momentum: float = momentum, turn: int = turn) -> float:
-            key = f"{exponent} {momentum}"
-            if key not in known:
-                best = min(known.values(), default=math.inf)
-                known[key] = trial(problem, method, Setting(exponent, momentum), seconds, best)
-                run.save(cell, {"facts": facts, "scores": known})
-            part = len([k for k in known if k.endswith(f" {momentum}")]) / 6
-            run.progress((turn + min(part, 1)) / len(momenta))
-            return known[key]
-
-        scores |= {Setting(j, momentum): value for j, value in climb(score, most).items()}
-    result["trials"] = [_named(s, method, problem) | {"loss": _finite(scores[s])} for s in scores]
-    chosen = finalists(scores, problem.deterministic)[: 1 if result["slow"] else None]
-    if not chosen:
-        return result | {"excuse": "lost at every learning rate that was tried"}
-    result["finalists"] = [_named(setting, method, problem) for setting in chosen]
-    peak = peak_bytes(problem, method, chosen[0], steps=1 if result["slow"] else WARM_UP)
-    return result | {"peak_bytes": peak}
+def _facts(name: str, config: QualityConfig) -> dict[str, Any]:
+    """What every cell of a problem records of its settings."""
+    entry = SUITE[name]
+    return {
+        "rules": RULES,
+        "sizes": json.loads(json.dumps(entry.sizes(config.size))),  # as they come from a file
+        "seconds": config.seconds or entry.budget(config.size),
+        "floor": entry.floor,
+    }
 
 
-def _heat(
-    number: int,
+def _settings(searches: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
+    """The best setting of each method that has one."""
+    return {m: found["best"] for m, found in searches.items() if found and found["best"]}
+
+
+def _refused(run: Run, cell: str, problem: str, rule: str) -> RunError:
+    path = run.file(cell)
+    return RunError(
+        f"{path} must be {rule}. Remove all cells of that problem, {path.parent / problem}_*, "
+        "which --resume then makes again; or write elsewhere with --out."
+    )
+
+
+def _final(
     problem: Problem,
-    settings: Mapping[str, Sequence[Setting]],
+    settings: Mapping[str, Mapping[str, Any]],
     seconds: float,
     solved: float,
     run: Run,
 ) -> list[dict[str, Any]]:
-    """All settings of all methods run, in turn; what they did. Equal ones have other orders."""
+    """Run every method with its best setting, once for each order of the batches, in turn."""
     runs: list[dict[str, Any]] = []
     racers: list[Racer] = []
-    for method, chosen in settings.items():
-        for n, setting in enumerate(chosen):
-            racer = begin(problem, METHODS[method], setting, chosen[:n].count(setting))
-            runs.append({"method": method, "heat": number})
-            runs[-1] |= _named(setting, METHODS[method], problem)
+    for seed in range(SEEDS):
+        for method, best in settings.items():
+            setting = Setting(best["exponent"], best["momentum"])
+            racer = begin(problem, METHODS[method], setting, seed)
+            runs.append(
+                {"method": method, "seed": seed, **named(setting, METHODS[method], problem)}
+            )
             if isinstance(racer, str):
                 runs[-1] |= {"curve": [], "failure": racer}
             else:
                 runs[-1]["racer"] = racer
                 racers.append(racer)
-    done, total = 0, LOOKS * max(1, len(racers))
+    done, total = 0, EVALUATIONS * max(1, len(racers))
 
-    def on_look() -> None:
+    def on_evaluation() -> None:
         nonlocal done
         done += 1
-        run.progress((number - 1 + done / total) / LAST)
+        run.progress(done / total)
 
-    race(racers, seconds, on_look, solved)
+    race(racers, seconds, on_evaluation, solved)
     for each in runs:
         if "racer" in each:
             each |= each.pop("racer").record()
     return runs
 
 
-def _named(setting: Setting, method: Method, problem: Problem) -> dict[str, float | None]:
-    lr = setting.lr(method, problem)
-    return {
-        "exponent": setting.exponent,
-        "momentum": setting.momentum,
-        "lr": lr if method.rates else None,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 @lru_cache(maxsize=1)
 def _problem(name: str, size: Size, device: str) -> tuple[Problem, float]:
-    """A problem and its first loss; the cells of one come one after the other."""
+    """A problem and its first loss; it is kept, because its cells follow one another."""
     problem = SUITE[name].make(size, device)
     with full_precision():
         return problem, problem.fresh().loss(_first_point(name, problem))
 
 
 def _first_point(name: str, problem: Problem) -> Tensor:
-    """The start in float64; a start that is off the manifold is found before anybody runs."""
+    """The start in float64.
+
+    Raises:
+        RunError: If it is not on the manifold.
+    """
     point, error = on_manifold(problem.start())
     if point is None or error is None or error > START:
         far = "not finite" if error is None else f"{error:.1e}"

@@ -110,8 +110,8 @@ class Assignment(Problem):
     r"""$\min \mathrm{tr}(A^\top (X \circ X) B (X \circ X)^\top) / 2$ on O(d), Gaussian A and B.
 
     RSDM's relaxation of a quadratic assignment problem of n = 1000. It has many local minima, and
-    nobody knows the least: the best point that any method finds stands for it. To which of them a
-    run goes is luck, so that every order has a start of its own.
+    the optimum is unknown: the best point that any method finds stands for it. To which of them a
+    run goes is luck, so every order has another start.
     """
 
     def __init__(self, d: int, *, device: torch.device | str, seed: int = 0) -> None:

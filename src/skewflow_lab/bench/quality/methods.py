@@ -190,7 +190,7 @@ def _adam_base(problem: Problem) -> float:
 
 
 def _vector_adam_base(problem: Problem) -> float:
-    """Some divide by the norm of the whole gradient: what is left has columns of 1 / sqrt(k)."""
+    """Steps divided by the norm of the whole gradient have columns of length 1 / sqrt(k)."""
     return 0.1 * problem.shape[-1] ** 0.5
 
 
@@ -267,4 +267,4 @@ METHODS: Mapping[str, Method] = {
         _pymanopt, rates=False, package="pymanopt", unfit=conjugate_gradient.excuse
     ),
 }
-"""Everybody, by the name in tables."""
+"""All methods, by the name in tables."""

@@ -26,14 +26,14 @@ class Problem(ABC):
     """
 
     optimum: float | None = None
-    """The least loss; None where nobody knows it."""
+    """The least loss, or None if it is unknown."""
     deterministic = True
-    """Whether every gradient is that of the whole loss."""
+    """Whether every gradient is that of the whole loss, not of a batch."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str, seed: int = 0) -> None:
         self.shape, self.device, self.seed = shape, torch.device(device), seed
         self.unit = 1.0
-        """What gradients are multiplied with."""
+        """Factor on all gradients."""
         self._start: Tensor | None = None
 
     @property
@@ -42,7 +42,7 @@ class Problem(ABC):
         return 1
 
     def start(self) -> Float[Tensor, "*batch d k"]:
-        """The first point: Haar, a copy of its own at each call."""
+        """The first point, Haar distributed; every call returns a new copy."""
         if self._start is None:
             self._start = self._drawn().to(self.device, torch.float32)
         return self._start.clone()
@@ -62,7 +62,7 @@ class Problem(ABC):
         return None
 
     def is_factored(self) -> bool:
-        """Whether there are `factors`."""
+        """Whether gradients come in `factors`."""
         return type(self).factors is not Problem.factors
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Problem(ABC):
 def generator_norm(X: Float[Tensor, "*batch d k"], G: Float[Tensor, "*batch d k"]) -> float:
     r"""The largest $\|G X^\top - X G^\top\|_2$ of the matrices, by power iterations."""
     v = torch.ones(*X.shape[:-1], 1, dtype=X.dtype, device=X.device)
-    v[..., ::2, :] = -0.5  # no matrix of a problem knows this vector
+    v[..., ::2, :] = -0.5  # a vector that is special for no problem
     norm = v.new_zeros(())
     for _ in range(POWER_STEPS):
         v = v / torch.linalg.vector_norm(v, dim=-2, keepdim=True).clamp(min=1e-30)
@@ -103,8 +103,8 @@ def on_manifold(
 ) -> tuple[Float[Tensor, "*batch d k"] | None, float | None]:
     r"""The nearest orthonormal matrices in float64, and $\max\|X^\top X - I\|_F / \sqrt k$.
 
-    A loss counts at the nearest point: one who leaves the manifold gains nothing by it, and loses
-    nothing. Newton-Schulz iterations: few products, and no SVD on a GPU. They find it where
+    The loss is taken at the nearest point, so a method gains and loses nothing by leaving the
+    manifold. Newton-Schulz iterations: few products, and no SVD on a GPU. They find it where
     $R = X^\top X - I$ has a spectral norm below one, for which $\|R^2\|_F^{1/2}$ is a bound. None
     for other points; the distance is None too where that is not finite.
 
@@ -127,7 +127,7 @@ def on_manifold(
             if error < 1e-11 * X.shape[-1] ** 0.5:
                 break
             Y = Y - Y @ residual / 2
-            if error**2 < 1e-11 * X.shape[-1] ** 0.5:  # a bound of what is left now
+            if error**2 < 1e-11 * X.shape[-1] ** 0.5:  # a bound on the remaining error
                 break
     return Y, first
 

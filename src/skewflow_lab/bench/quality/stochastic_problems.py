@@ -40,7 +40,7 @@ class Batches(Problem):
         return len(self.data) // self.batch
 
     def rows(self, step: int) -> Tensor:
-        """Indices of the samples of a step; every epoch has an order of its own."""
+        """Indices of the samples of a step; every epoch has another order."""
         epoch, place = divmod(step, self.epoch)
         if epoch != self._epoch:
             g = spawn(self.seed, "order", self._number, epoch)
@@ -49,7 +49,7 @@ class Batches(Problem):
         return self._order[place * self.batch : (place + 1) * self.batch]
 
     def fresh(self, order: int = 0) -> "Batches":
-        """The same data, in an order of its own."""
+        """The same data in another order."""
         own = copy(self)
         own._number, own._epoch = order, -1
         return own

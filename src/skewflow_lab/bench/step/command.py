@@ -34,7 +34,7 @@ class StepBench:
     d: tuple[int, ...] = SIZES
     """Rows of the matrix: one measurement for each size."""
     k: int | None = None
-    """Columns, at most d; as many as rows when omitted."""
+    """Columns, at most d; d when omitted."""
     wide: bool = False
     """Store the transpose, k x d with orthonormal rows: the step then mixes columns."""
     shapes: Literal["matrix", "plainnet110"] = "matrix"
@@ -42,9 +42,9 @@ class StepBench:
     block_sizes: tuple[int, ...] = (2, 8, 64)
     """Block sizes of FlowSGD."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Of the weights and gradients."""
+    """Dtype of the weights and gradients."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    """Where the weights are."""
+    """Device of the weights."""
     rounds: int = 7
     """Interleaved rounds; numbers are medians over them."""
     largest_cubic: int = 4096
@@ -120,7 +120,7 @@ def build(config: StepBench, case: Case) -> tuple[dict[str, Step], dict[str, str
 
 
 def measure(config: StepBench, case: Case, progress: Progress) -> list[Row]:
-    """One row for each method: its times, or a note that says why there are none."""
+    """One row for each method: its times, or the reason for their absence."""
     task = progress.add_task(case.name, total=None)
     steps, why = build(config, case)
     total = len(steps) * (config.rounds + 1)

@@ -27,11 +27,11 @@ from .report import Row, heading, notes, saved_rows, table
 from .trainers import BASE, TRAINERS, block_sizes
 
 SIZES = {"plainnet110": (110, 16), "vit": (6, 1024)}
-"""Depth and width of the networks, unless given."""
+"""Default depth and width of the networks."""
 VISIT = 0.5
-"""Seconds that a method is timed in a round, one step at least."""
+"""Seconds for which a method is timed in a round; at least one step."""
 ANGLE = 1e-3
-"""Radians: the learning rate makes the largest gradient of an orthogonal weight this long."""
+"""Length in radians of the largest gradient of an orthogonal weight, times the learning rate."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -52,19 +52,21 @@ class TrainingBench:
     """PlainNet-110, whose 109 convolutions are orthogonal; or a transformer of 6 layers and width
     1024, whose 18 matrices of queries, keys and attention outputs are."""
     depth: int | None = None
-    """Layers, if not those of the network: 3 n + 2 of PlainNet, any number of the transformer."""
+    """Number of layers instead of the default: 3 n + 2 for PlainNet, any number for the
+    transformer."""
     width: int | None = None
-    """Channels, if not 16 in the first stage of PlainNet and 1024 in the transformer."""
+    """Channels instead of the default: 16 in the first stage of PlainNet, 1024 in the transformer.
+    """
     batch: int = 128
-    """Images."""
+    """Images in a batch."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """Of products and convolutions: true float32, TF32 (also in rivals' optimisers), or bfloat16
-    by autocast. The weights are float32."""
+    """Precision of products and convolutions: true float32, TF32 (also in rivals' optimisers), or
+    bfloat16 by autocast. The weights are float32."""
     mode: Literal["eager", "graph"] = "eager"
     """Launch every kernel, or replay the step as one CUDA graph. A method that cannot be captured
     is timed eagerly, and the table says so."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    """Where the network is."""
+    """Device of the network."""
     rounds: int = 7
     """Interleaved rounds; numbers are medians over them."""
     out: Path = Path("runs/bench-training")

@@ -62,7 +62,7 @@ def by_peer(make: Callable[..., torch.optim.Optimizer]) -> Make:
 def parametrised(model: nn.Module, lr: float) -> Step:
     """SGD on the free parameters behind the marked weights, by torch's own parametrisation.
 
-    The forward pass computes each weight anew as the tall matrix of `MatrixView`: torch's function
+    The forward pass recomputes each weight as the tall matrix of `MatrixView`: torch's function
     would take a convolution weight for a batch of 3 x 3 matrices.
     """
     for layer in list(model.modules()):

@@ -110,7 +110,7 @@ class Cifar(Experiment[CifarConfig]):
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """Which of the paper's claims the numbers bear out."""
+        """The claims of the paper that the numbers support."""
         return verdict_of(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:

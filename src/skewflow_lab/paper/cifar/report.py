@@ -21,7 +21,7 @@ COLOURS = 9
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper, what was measured, and whether that bears the claim out."""
+    """A claim of the paper, the measured value, and whether it supports the claim."""
 
     text: str
     measured: str
@@ -186,7 +186,7 @@ def table_of_methods(results: Mapping[str, Any], timing: Timing) -> Table:
 
 
 def verdict_of(results: Mapping[str, Any]) -> str:
-    """The accuracies, and which claims they bear out."""
+    """The accuracies, and the claims that they support."""
     methods = results["methods"]
     many = len(next(iter(methods.values()))["final"])
     said = [f"{m} {fmean(_percent(found['final'])):.2f}" for m, found in methods.items()]

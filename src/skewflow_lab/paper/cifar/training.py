@@ -41,48 +41,48 @@ class CifarConfig:
     """
 
     methods: tuple[Trained, ...] = ("vanilla", "ortinit", "exact", "s=2", "s=r")
-    """What is compared."""
+    """The methods to compare."""
     unshifted: tuple[Trained, ...] = ()
     """Methods that also train a network whose batch norms begin with a bias of 0."""
     depth: int = 110
-    """Layers: 3 n + 2."""
+    """Number of layers: 3 n + 2."""
     width: int = 16
     """Channels of the first stage."""
     batch: int = 128
     """Images in a batch."""
     epochs: int = 100
-    """Of the runs that are reported; learning rates drop tenfold at 3/9, 6/9 and 8/9 of them."""
+    """Epochs of the reported runs; learning rates drop tenfold at 3/9, 6/9 and 8/9 of them."""
     search_epochs: int = 4
-    """Of each setting of the search. The rates drop in it, too: at full rates the running means of
-    batch norms lag behind the weights, and the accuracy on other images says nothing."""
+    """Epochs for each setting of the search. The rates drop here, too: at full rates the running
+    means of batch norms lag behind the weights, and the accuracy on other images says nothing."""
     shift: float = 1.25
     """Bias of every batch norm at the start."""
     lr: float = 0.1
     """Learning rate of the weights that are not orthogonal (the paper's baseline)."""
     lrs: tuple[float, ...] = (0.05, 0.1, 0.5)
-    """Searched for vanilla and ortinit (the paper's grid)."""
+    """Learning rates to search for vanilla and ortinit (the paper's grid)."""
     adam_lrs: tuple[float, ...] = (1e-4, 1e-3, 1e-2)
-    """Searched for Adam."""
+    """Learning rates to search for Adam."""
     scales: tuple[float, ...] = (0.1, 1.0, 10.0)
-    """Searched for the others: FlowSGD's learning rate over `lr` (the paper's grid)."""
+    """Factors to search for the others: FlowSGD's learning rate over `lr` (the paper's grid)."""
     series_depth: int | None = None
     """Layers of a network without the shift whose first steps show where a series breaks."""
     series_steps: int = 20
     """Steps of that network."""
     images: int | None = None
-    """Train on so many images only; on all when omitted."""
+    """Number of training images; all when omitted."""
     test_images: int | None = None
-    """Test on so many images before the last epoch; the last one is tested on all."""
+    """Number of test images before the last epoch, which is tested on all."""
     data: Colours = field(default_factory=default_colours)
-    """"cifar10" or "digits"."""
+    """The dataset: "cifar10" or "digits"."""
     precision: Precision = "bf16" if torch.cuda.is_available() else "float32"
-    """Of the products in the network; weights and optimisers are float32."""
+    """Precision of the products in the network; weights and optimisers are float32."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    """Where everything is."""
+    """Device of the run."""
     save_every: int = 5
     """Epochs between two checkpoints."""
     seeds: tuple[int, ...] = (0,)
-    """One run of every method each."""
+    """Seeds; every method runs once with each."""
 
 
 @dataclass(frozen=True)

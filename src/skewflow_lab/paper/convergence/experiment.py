@@ -20,7 +20,7 @@ class ConvergenceConfig:
     """Stochastic ascent of a quadratic whose constants are known."""
 
     sizes: tuple[int, ...] = (4, 16, 32)
-    """d: rows and columns."""
+    """Rows and columns d."""
     num_steps: int = 20_000
     """Steps of each run; the step size is the best one for the bound."""
     num_runs: int = 20

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 STATISTICS = ("E tr", "E tr^2", "E tr^4", "E largest spacing")
 SIGMAS = 4.0
-"""Standard errors within which a mean counts as Haar's: some hundred looks, few false alarms."""
+"""Standard errors within which a mean agrees with Haar's: a run has some hundred comparisons, and
+few may fail by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class HaarConfig:
     num_rotations: int = 320
     """Givens rotations of each product; a block of s rows counts s(s-1)/2."""
     num_records: int = 40
-    """Measurements on the way."""
+    """Number of measurements along a product."""
     num_samples: int = 20_000
     """Independent products."""
     seed: int = 0

@@ -17,7 +17,7 @@ from skewflow.tournaments.partitions import BlockSize, SizeCounts
 from ..batched import draw_orders, turn_blocks, turn_pairs
 
 POWERS = (1, 2, 4)
-"""The moments of the trace that are looked at."""
+"""The moments of the trace that are compared."""
 
 
 @dataclass(frozen=True, eq=False)

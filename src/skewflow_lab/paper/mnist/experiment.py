@@ -30,13 +30,13 @@ METHODS: dict[Trained, str] = {
 """The methods and their names in tables. All but "default" start from the same weights; that one
 has torch's initialisation, which the paper's vanilla network had as far as one can tell."""
 FREE = ("vanilla", "default")
-"""Those that keep no weight orthogonal."""
+"""Methods without orthogonal weights."""
 SEARCH_SEED = 1000
 """Seed of the trainings that choose the learning rates."""
 BAR = 0.3
 """Points of accuracy within which s = 2 counts as competitive with exact."""
 ON_MANIFOLD = 1e-4
-"""What the errors of orthogonal weights must stay below."""
+"""Largest accepted error of orthogonal weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +56,17 @@ class MnistConfig:
     batch: int = 128
     """Images in a step, as in the paper's baseline."""
     epochs: int = 27
-    """Passes over the training images of a training that counts."""
+    """Passes over the training images in a reported training."""
     search_epochs: int = 9
-    """Passes of a training that only chooses the learning rates; these fall in it, too."""
+    """Passes in a training that only chooses the learning rates; the rates fall in it, too."""
     num_images: int = 60_000
-    """Training images, at most."""
+    """Largest number of training images."""
     data: Digits = "mnist"
-    """"mnist" or "digits"."""
+    """The dataset: "mnist" or "digits"."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where images and network are."""
+    """Device of the images and the network."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """One training of each method each."""
+    """Seeds; every method trains once with each."""
 
 
 class Mnist(Experiment[MnistConfig]):

@@ -182,7 +182,7 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
 
 
 def casts(results: Mapping[str, Any]) -> list[tuple[Video, list[tuple[str, str]]]]:
-    """The videos, and who is in each: labels, and the cells of the best seeds."""
+    """The videos and their labels, and the cells of the best seeds."""
     found: list[tuple[Video, list[tuple[str, str]]]] = []
     together: dict[str, list[tuple[str, str]]] = {}
     for group in results["groups"]:

@@ -25,7 +25,7 @@ ANGLE = 0.1
 def measure(d: int, rounds: int) -> dict[str, list[float]]:
     """Milliseconds of one update of a d x d matrix by each method, once for each round.
 
-    A projection is timed alone, and the p-th part of it added to a step of SGD.
+    A projection is timed separately, and the p-th part of it added to a step of SGD.
     """
     generator = spawn(0, "update", d)
     X = haar(d, generator=generator, dtype=torch.float32)

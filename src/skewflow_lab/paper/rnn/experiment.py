@@ -44,7 +44,8 @@ class RnnConfig:
     methods: tuple[Method, ...] = get_args(Method)
     """The ways of training."""
     factors: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
-    """Factors to choose from on the learning rate that is a method's own; one is not searched."""
+    """Factors to search on the default learning rate of each method; a single factor means no
+    search."""
     search_iterations: int = 300
     """Batches of a search on the copying task."""
     search_epochs: int = 1
@@ -52,13 +53,13 @@ class RnnConfig:
     pool: int = 1
     """Side of the squares of pixels that are read as one, their mean."""
     images: int | None = None
-    """Train on so many images only; on all when omitted."""
+    """Number of training images; all when omitted."""
     data: Digits = field(default_factory=default_images)
-    """"mnist" or "digits"."""
+    """The dataset: "mnist" or "digits"."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
-    """Where to train."""
+    """Device of the training."""
     seed: int = 0
-    """Of weights, batches and the permutation."""
+    """Seed of weights, batches and the permutation."""
 
 
 class Rnn(Experiment[RnnConfig]):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 SOLVED = 1e-3
-"""Of the baseline: a net below it copies."""
+"""Fraction of the baseline's loss below which a net copies."""
 LARGEST_ERROR = 1e-4
 SEARCHED = (
     "The learning rate that is a method's own (that of the transition, over the length of the "
@@ -18,7 +18,7 @@ SEARCHED = (
     "the best of a search that is equally wide for all: see the table of the search. The others "
     "were set by hand, by trying a handful at small size."
 )
-"""What tables and figures have to say of learning rates that a search chose."""
+"""Note in tables and figures on learning rates that a search chose."""
 
 
 def verdict_of(results: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from ...models.methods import r_star
 ABS, UNIFORM = "stochastic s = 2, h = |x|", "stochastic s = 2, uniform"
 
 DRAWS = 100
-"""Draws behind the mean number of entries that h = |x| reads."""
+"""Number of draws for the mean number of entries that h = |x| reads."""
 
 
 def count_all(

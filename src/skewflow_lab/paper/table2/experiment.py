@@ -35,10 +35,11 @@ METHODS: dict[str, tuple[str, Method, int | None]] = {
     "taylor20": ("Taylor T = 20", "taylor", 20),
     "taylor100": ("Taylor T = 100", "taylor", 100),
 }
-"""By the name in a cell: the name in a table, the method of `SortingRun`, the terms."""
+"""Keys are the names in cells; values are the name in a table, the method of `SortingRun`, and the
+number of terms."""
 
 STYLES = ("o-", "o-", "s--", "x--")
-"""Marks that can be told apart where methods agree."""
+"""Distinct markers, for methods with equal curves."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ LARGEST_DEGREE = 7
 """Up to this degree the series is applied to the point term by term."""
 
 TRUNCATION = 1e-21
-"""What a step may leave out: five million steps then leave out less than one rounding."""
+"""Largest truncation error of a step: over five million steps it stays below one rounding."""
 
 _INVERSE_FACTORIALS = np.array([1 / math.factorial(n) for n in range(17)])
 

@@ -16,7 +16,7 @@ from skewflow.geometry import check_stiefel, orthogonality_error, require
 from skewflow.tournaments import round_robin
 
 DRAWS_AT_ONCE = 2**14
-"""Steps whose matchings are drawn in one go; no result depends on it."""
+"""Number of steps whose matchings are drawn together; no result depends on it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class SortingRun:
         return torch.from_numpy(self._Y).mT.contiguous().clone()
 
     def advance(self, num_steps: int) -> None:
-        """Take so many more steps."""
+        """Take this many more steps."""
         _validate.count(num_steps, "num_steps")
         from . import sorting_cpu as cpu
 

@@ -48,7 +48,7 @@ class Case:
     """A sampler for a block size, and the formula of its variance where there is one."""
 
     make: Callable[[int, int], Sampler]
-    """From d and s."""
+    """Computes the variance from d and s."""
     variance: Formula | None = None
     matchings_only: bool = False
 
@@ -100,11 +100,11 @@ class VarianceConfig:
     train_steps: int = 200
     """Training steps before a real gradient is taken."""
     timed_draws: int = 20
-    """Draws behind a measured cost; the median counts."""
+    """Number of draws for a measured cost; the median counts."""
     data: Digits = field(default_factory=default_images)
-    """"mnist" or "digits"."""
+    """The dataset: "mnist" or "digits"."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """One matrix of each kind for each seed."""
+    """Seeds; one matrix of each kind for each."""
 
 
 class Variance(Experiment[VarianceConfig]):

@@ -15,9 +15,11 @@ from skewflow.optim import FlowAdam
 from skewflow.optim.auto import MOST_OPERATIONS
 from skewflow_lab.bench.quality import experiment as module
 from skewflow_lab.bench.quality import methods, race
+from skewflow_lab.bench.quality import search as module_search
 from skewflow_lab.bench.quality.experiment import Quality
 from skewflow_lab.bench.quality.matrix_problems import PCA, Procrustes
 from skewflow_lab.bench.quality.methods import METHODS
+from skewflow_lab.bench.quality.search import trial
 from skewflow_lab.bench.quality.stochastic_problems import OnlinePCA, WideLinear
 from skewflow_lab.bench.quality.suite import Entry
 from skewflow_lab.report.page import build
@@ -74,16 +76,30 @@ def test_a_run_has_every_cell_in_its_tables_and_on_the_page(bench, tmp_path):
     assert summary["verdict"] in build(tmp_path).replace("&#34;", '"')
 
 
-def test_auto_and_a_rival_run_again_between_their_rates_then_at_their_best(bench, tmp_path):
+def test_the_best_trial_of_each_method_runs_three_times_in_the_final(bench, tmp_path):
     bench(problems=("pca",), methods=("auto", "landing"))
-    runs = json.loads((tmp_path / "quality/cells/pca_race.json").read_text())["runs"]
+    cells = tmp_path / "quality/cells"
+    runs = json.loads((cells / "pca_final.json").read_text())["runs"]
     for method in ("auto", "landing"):
-        heats = {n: [r for r in runs if (r["method"], r["heat"]) == (method, n)] for n in (1, 2, 3)}
-        rates = {n: {(r["exponent"], r["momentum"]) for r in heats[n]} for n in heats}
-        assert heats[1] and 2 <= len(heats[2]) <= 4
-        assert not rates[1] & rates[2]
-        assert all(len(r["curve"]) > 1 or r["failure"] for r in heats[2] + heats[3])
-        assert len(heats[3]) == 3 * len(rates[3]) <= 6 and rates[3] < rates[1] | rates[2]
+        found = json.loads((cells / f"pca_{method}.json").read_text())
+        lost = [t for t in found["trials"] if t["loss"] is None]
+        best = min((t for t in found["trials"] if t not in lost), key=lambda t: t["loss"])
+        assert found["best"] == {key: best[key] for key in ("exponent", "momentum", "lr")}
+        own = [run for run in runs if run["method"] == method]
+        assert [run["seed"] for run in own] == [0, 1, 2]
+        assert all(run["lr"] == best["lr"] for run in own)
+        assert all(len(run["curve"]) > 1 or run["failure"] for run in own)
+
+
+def test_a_search_refines_its_best_rate_by_half_a_factor(bench, tmp_path, monkeypatch):
+    def fake(problem, method, setting, seconds, best):
+        return abs(setting.exponent - 0.6) + setting.momentum
+
+    monkeypatch.setattr(module_search, "trial", fake)
+    bench(problems=("pca",), methods=("auto",))
+    found = json.loads((tmp_path / "quality/cells/pca_auto.json").read_text())
+    assert {t["exponent"] for t in found["trials"]} == {-1, 0, 1, 2, 0.5, 1.5}
+    assert found["best"]["exponent"] == 0.5 and found["best"]["momentum"] == 0.0
 
 
 def test_a_stopped_search_goes_on_without_a_trial_done_twice(bench, monkeypatch):
@@ -93,19 +109,19 @@ def test_a_stopped_search_goes_on_without_a_trial_done_twice(bench, monkeypatch)
         if len(done) == limit:
             raise KeyboardInterrupt
         done.append((problem.shape, id(method), setting))
-        return race.trial(problem, method, setting, seconds, best)
+        return trial(problem, method, setting, seconds, best)
 
     for n, limit in enumerate((2, 5, 11)):
-        monkeypatch.setattr(module, "trial", lambda *a, limit=limit: stopping(*a, limit))
+        monkeypatch.setattr(module_search, "trial", lambda *a, limit=limit: stopping(*a, limit))
         with pytest.raises(KeyboardInterrupt):
             bench(resume=n > 0)
-    monkeypatch.setattr(module, "trial", lambda *a: stopping(*a, None))
+    monkeypatch.setattr(module_search, "trial", lambda *a: stopping(*a, None))
     summary = bench(resume=True)
     assert len(done) == len(set(done)) >= 6 * 3
     assert len(summary["results"]["problems"]) == 2
 
 
-def test_a_run_can_be_made_in_parts_that_a_last_call_gathers(bench, monkeypatch):
+def test_a_run_can_be_made_in_parts_that_a_last_call_collects(bench, monkeypatch):
     command = "skewflow bench quality --preset quick --problems"
     told = bench(problems=("procrustes",))["command"]
     assert told.startswith(f"{command} procrustes --methods auto dense landing")
@@ -124,7 +140,7 @@ def test_another_set_of_methods_is_another_run(bench):
 def test_rivals_that_are_not_there_or_do_not_fit_are_named_with_the_reason(bench, monkeypatch):
     monkeypatch.setattr(methods, "find_spec", lambda name: None)
     unfit = replace(METHODS["landing"], unfit=lambda problem: "not for this one")
-    monkeypatch.setitem(module.METHODS, "landing", unfit)
+    monkeypatch.setitem(METHODS, "landing", unfit)
     summary = bench(methods=("dense", "pogo", "landing"))
     rows = {row["method"]: row for row in summary["results"]["problems"][0]["rows"]}
     assert rows["pogo"]["note"].startswith("pogo is not installed; pip install")
@@ -133,7 +149,7 @@ def test_rivals_that_are_not_there_or_do_not_fit_are_named_with_the_reason(bench
     assert summary["verdict"].startswith('no problem has both "auto" and a rival')
 
 
-def test_a_race_without_anybody_is_a_table_of_reasons(bench, monkeypatch):
+def test_a_final_without_methods_is_a_table_of_reasons(bench, monkeypatch):
     monkeypatch.setattr(methods, "find_spec", lambda name: None)
     summary = bench(methods=("pogo",))  # a legend without lines would warn
     notes = [row["note"] for p in summary["results"]["problems"] for row in p["rows"]]
@@ -151,7 +167,7 @@ def test_a_method_whose_step_outlasts_a_trial_takes_few_of_them(bench, monkeypat
     clock = types.SimpleNamespace(now=0.0, sleep=lambda seconds: None)
     clock.perf_counter = lambda: clock.now
     monkeypatch.setattr(race, "time", clock)
-    monkeypatch.setattr(module, "gradient_ms", lambda *_: 1.0)
+    monkeypatch.setattr(module_search, "gradient_ms", lambda *_: 1.0)
     made = []
 
     def make(problem, lr, momentum):
@@ -165,19 +181,16 @@ def test_a_method_whose_step_outlasts_a_trial_takes_few_of_them(bench, monkeypat
 
         return methods.Runner(step, lambda: X)
 
-    monkeypatch.setitem(module.METHODS, "landing", methods.Method(make, momentum=True))
+    monkeypatch.setitem(METHODS, "landing", methods.Method(make, momentum=True))
     summary = bench(problems=("pca",), methods=("landing",))
     settings = [(lr, momentum) for lr, momentum, _ in made]
     best = summary["results"]["problems"][0]["rows"][0]
-    assert [len(taken) for *_, taken in made] == [3] + 8 * [1] + 3 * [1]
+    assert [len(taken) for *_, taken in made] == [3] + 3 * [1] + 3 * [1]
     assert settings[:4] == [(race.FACTOR**j, 0.0) for j in (-4, 0, -1, 1)]
-    assert settings[4] in settings[1:4]
-    around = [settings[4][0] * race.FACTOR**step for step in (0.25, -0.25, 0.5, -0.5)]
-    assert [lr for lr, _ in settings[5:9]] == pytest.approx(around)  # the second heat
-    assert len({*settings[9:]}) == 1 and settings[9] in settings[4:9]  # the last one
+    assert len({*settings[4:]}) == 1 and settings[4] in settings[1:4]
     assert best["ms"] == 10_000.0
     assert best["note"] == (
-        "a step takes 10 s, longer than a trial: one step at each of three rates, then one run"
+        "a step takes 10 s, longer than a trial: one step at each of three rates"
     )
 
 
@@ -189,7 +202,7 @@ def test_a_start_off_the_manifold_is_an_error_with_its_distance(bench, monkeypat
 
     entries = {"procrustes": replace(module.SUITE["procrustes"], kind=Lost)}
     monkeypatch.setattr(module, "SUITE", entries)
-    monkeypatch.setattr(module, "trial", lambda *_: pytest.fail("nothing runs"))
+    monkeypatch.setattr(module_search, "trial", lambda *_: pytest.fail("nothing runs"))
     with pytest.raises(RunError, match=f"the start of procrustes must be orthonormal: .* is {far}"):
         bench(problems=("procrustes",))
 
@@ -209,7 +222,7 @@ def test_every_method_takes_a_problem_downhill_from_the_same_start(name):
                 racer.runner.step(number)
         else:
             racer.advance(0.2)
-        racer.look()
+        racer.evaluate()
         assert racer.failure is None and racer.away is None
         assert racer.curve[-1]["loss"] < racer.curve[0]["loss"]
 
@@ -223,7 +236,7 @@ def test_flow_adam_takes_the_product_of_factors(problem):
     racer = race.begin(problem, METHODS["auto-adam"], race.Setting(-1, 0.0))
     for number in range(50):
         racer.runner.step(number)
-    racer.look()
+    racer.evaluate()
     assert racer.curve[-1]["loss"] < racer.curve[0]["loss"] and racer.curve[-1]["error"] < 1e-5
 
 

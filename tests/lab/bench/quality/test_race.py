@@ -11,18 +11,14 @@ from skewflow_lab.bench.quality import race as module
 from skewflow_lab.bench.quality.matrix_problems import PCA
 from skewflow_lab.bench.quality.methods import METHODS, Method, Runner, Solver
 from skewflow_lab.bench.quality.race import (
-    MOST_RATES,
     Racer,
     Setting,
     begin,
-    climb,
-    finalists,
-    hopeless,
-    looks,
+    evaluation_times,
     race,
-    trial,
     warm_up,
 )
+from skewflow_lab.bench.quality.search import MOST_RATES, climb, hopeless, trial
 
 
 class Clock:
@@ -71,7 +67,7 @@ def racer(clock, points=(), log=None, name="", problem=None):
             where[0] = points[number]
 
     made = Racer(problem, Runner(step, lambda: where[0]))
-    made.look()
+    made.evaluate()
     return made
 
 
@@ -95,34 +91,34 @@ def test_a_run_is_seen_at_the_end_of_an_epoch_where_that_is_little_more(clock):
     assert [p["seconds"] for p in run.curve] == [0, 5, 16, 48, 80, 88]
 
 
-def test_all_take_turns_from_one_look_to_the_next(clock):
+def test_all_take_turns_from_one_evaluation_to_the_next(clock):
     log = []
     race([racer(clock, log=log, name="a"), racer(clock, log=log, name="b")], 4000.0, lambda: None)
     assert log.count("a") == log.count("b") == 4000
     changes = sum(x != y for x, y in itertools.pairwise(log))
-    assert changes == 2 * module.LOOKS - 1
-    assert clock.slept == pytest.approx(2 * module.LOOKS * module.PAUSE)
+    assert changes == 2 * module.EVALUATIONS - 1
+    assert clock.slept == pytest.approx(2 * module.EVALUATIONS * module.PAUSE)
 
 
-def test_nobody_waits_for_a_run_that_has_no_turn(clock):
+def test_there_is_no_pause_for_a_run_that_has_no_turn(clock):
     lost = racer(clock, [torch.full((5, 2), torch.nan)])
     race([lost], 4000.0, lambda: None)
     assert clock.slept == module.PAUSE
     clock.slept = 0.0
     slow = racer(clock)
     race([slow], 5.0, lambda: None)
-    assert slow.steps == 5  # of a second each: most looks come before the first is over
+    assert slow.steps == 5  # of a second each: most evaluations come before the first is over
     assert clock.slept == pytest.approx((len(slow.curve) - 1) * module.PAUSE)
     assert len(slow.curve) - 1 <= slow.steps
 
 
-def test_a_run_that_has_solved_the_problem_stops_at_that_look(clock):
+def test_a_run_that_has_solved_the_problem_stops(clock):
     problem = Fake(clock)
     at = problem.loss(project(problem.start().double()))
     solution = torch.linalg.eigh(problem.A).eigenvectors[:, -2:]
     there, never = (racer(clock, points, problem=problem) for points in ([solution], []))
     race([there, never], 400.0, lambda: None, solved=(at + problem.optimum) / 2)
-    first = looks(400.0)[0]
+    first = evaluation_times(400.0)[0]
     assert [p["seconds"] for p in there.curve] == [0.0, pytest.approx(first)]
     assert there.record()["failure"] is None and never.seconds == 400.0
 
@@ -162,7 +158,7 @@ def test_a_failure_is_a_result_with_its_reason():
     assert trial(problem, Method(unmade), Setting(0, 0.0), 0.01) == math.inf
 
 
-def test_a_solver_that_cannot_stop_starts_anew_for_each_look():
+def test_a_solver_that_cannot_stop_restarts_for_each_evaluation():
     problem, asked = PCA(5, 2, device="cpu"), []
 
     def solve(seconds):
@@ -171,7 +167,7 @@ def test_a_solver_that_cannot_stop_starts_anew_for_each_look():
 
     run = begin(problem, Method(lambda *_: Solver(solve), rates=False), Setting(0, 0.0))
     race([run], 1.0, lambda: None)
-    assert asked == looks(1.0)
+    assert asked == evaluation_times(1.0)
     assert [p["steps"] for p in run.curve] == [7 * n for n in range(len(asked) + 1)]
 
 
@@ -197,29 +193,13 @@ def test_a_search_may_end_at_the_first_three_rates():
     assert set(climb(lambda j: -j, most=3)) == {-1, 0, 1}
 
 
-def test_the_best_setting_races_with_rates_near_it_and_the_best_of_the_other_momentum():
-    scores = {Setting(0, 0.9): 2.0, Setting(1, 0.9): 1.0, Setting(0, 0.0): 1.5}
-    scores |= {Setting(-1, 0.0): 1.7, Setting(1, 0.0): math.inf}
-    best, other = Setting(1, 0.9), Setting(0, 0.0)
-    assert finalists(scores, True) == [best, Setting(1.5, 0.9), Setting(0.5, 0.9), other]
-    near = [Setting(e, 0.9) for e in (1.5, 0.5, 0)]
-    lower = [Setting(e, 0.0) for e in (-0.5, -1)]
-    assert finalists(scores, False) == [best, *near, other, *lower]
-    one_left = {Setting(0, 0.0): math.inf, Setting(1, 0.0): 1.0}
-    assert finalists(one_left, True) == [Setting(e, 0.0) for e in (1, 1.5, 0.5)]
-    assert finalists({Setting(0, 0.0): math.inf}, True) == []
-    assert finalists({Setting(0, 0.0): math.inf}, False) == []
-    only = {Setting(0, 0.0): 1.0, Setting(0, 0.9): math.inf}
-    assert finalists(only, False) == [Setting(e, 0.0) for e in (0, 0.5, -0.5, -1)]
-
-
 @pytest.mark.parametrize(
     "loss, best, optimum, given_up",
     [
         (4.1, math.inf, 0.0, True),  # above the start
         (4.1, math.inf, None, True),
         (4.0, math.inf, 0.0, False),  # nothing to compare with
-        (3.9, -50.0, None, False),  # how near that is to the optimum, nobody knows
+        (3.9, -50.0, None, False),  # the distance to the optimum is unknown
         (0.4, 0.04, 0.0, False),  # at the pace of the best: half its digits half way
         (0.8, 0.04, 0.0, False),  # 0.2^3 of the start, below 0.01 of it
         (0.9, 0.04, 0.0, True),  # 0.225^3
@@ -276,7 +256,7 @@ def test_a_trial_that_is_hopeless_half_way_stops_there_with_its_loss(clock):
 
 
 @pytest.mark.parametrize("when", [2, 10])
-def test_a_trial_that_is_not_finite_at_a_look_stops_there(clock, when):
+def test_a_trial_that_is_not_finite_at_an_evaluation_stops_there(clock, when):
     problem, method = walk(clock, [1.0], {when: torch.full((5, 2), math.nan)})
     assert trial(problem, method, Setting(0, 0.0), 20.0) == math.inf
     assert clock.steps == when
