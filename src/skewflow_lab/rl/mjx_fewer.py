@@ -22,7 +22,7 @@ SMALLEST = 512
 """Number of episodes below which fewer take the same time, because the GPU is not full."""
 
 
-class Lot(NamedTuple):
+class Group(NamedTuple):
     """Policies of one shape: (strategies, directions, 2, ...) for each parameter.
 
     Args:
@@ -40,12 +40,12 @@ class Given(NamedTuple):
     """What stays as it is while the episodes go on.
 
     Args:
-        lots: The policies, in the order of the episodes.
+        groups: The policies, in the order of the episodes.
         cap: An episode ends after as many steps at the latest.
         shift: What the sums of observations are counted from: a row for each strategy or episode.
     """
 
-    lots: tuple[Lot, ...]
+    groups: tuple[Group, ...]
     cap: Array
     shift: Array
 
@@ -56,7 +56,7 @@ class Episodes(NamedTuple):
     Args:
         state: Of the simulations.
         observation: What is to be acted upon next.
-        hidden: The policies' states of each lot, (strategies, directions, 2, seeds, ...).
+        hidden: The policies' states of each group, (strategies, directions, 2, seeds, ...).
         going: Whether an episode goes on.
         total: Return so far, less what training does not keep of the bonus for being alive.
         steps: Length so far.
@@ -77,16 +77,16 @@ class Episodes(NamedTuple):
 
 
 def lot_sizes(episodes: Episodes) -> list[int]:
-    """Episodes of each lot."""
+    """Episodes of each group."""
     return [int(np.prod(h.shape[:4])) for h in episodes.hidden]
 
 
 def half(going: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, ...] | None:
-    """The rows of half of each lot, with all that go on; None if more than half of one do.
+    """The rows of half of each group, with all that go on; None if more than half of one do.
 
     Args:
         going: Which episodes go on.
-        sizes: Episodes of each lot.
+        sizes: Episodes of each group.
     """
     rows, at = [], 0
     for size in sizes:
@@ -100,16 +100,18 @@ def half(going: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, ...] | No
 
 @partial(jax.jit)  # to mypy `jax.jit` alone is untyped
 def take(given: Given, episodes: Episodes, rows: tuple[Array, ...]) -> tuple[Given, Episodes]:
-    """Some rows of each lot; each has a policy of its own then, (rows, 1, 1, ...)."""
-    lots, hidden, flat, at = [], [], [], 0
-    for lot, h, own in zip(given.lots, episodes.hidden, rows, strict=True):
+    """Some rows of each group; each has a policy of its own then, (rows, 1, 1, ...)."""
+    groups, hidden, flat, at = [], [], [], 0
+    for group, h, own in zip(given.groups, episodes.hidden, rows, strict=True):
         strategies, directions, sides, seeds = h.shape[:4]
 
         def some(p: Array, own: Array = own, seeds: int = seeds) -> Array:
             return p.reshape(-1, *p.shape[3:])[own // seeds][:, None, None]
 
         which = own // (directions * sides * seeds)
-        lots.append(Lot(jax.tree.map(some, lot.points), lot.mean[which], lot.scale[which]))
+        groups.append(
+            Group(jax.tree.map(some, group.points), group.mean[which], group.scale[which])
+        )
         size = strategies * directions * sides * seeds
         hidden.append(h.reshape(size, -1)[own][:, None, None, None])
         flat.append(at + own)
@@ -118,7 +120,7 @@ def take(given: Given, episodes: Episodes, rows: tuple[Array, ...]) -> tuple[Giv
     wide = jnp.repeat(given.shift, at // len(given.shift), axis=0)
     rest = episodes._replace(hidden=())
     fewer = jax.tree.map(lambda x: x[at_all], rest)._replace(hidden=tuple(hidden))
-    return Given(tuple(lots), given.cap[at_all], wide[at_all]), fewer
+    return Given(tuple(groups), given.cap[at_all], wide[at_all]), fewer
 
 
 @partial(jax.jit)

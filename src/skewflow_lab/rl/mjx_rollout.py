@@ -14,7 +14,7 @@ from jax import Array
 from skewflow.es import Moments
 
 from . import mjx_fewer
-from .mjx_fewer import Episodes, Given, Lot
+from .mjx_fewer import Episodes, Given, Group
 from .mjx_noise import perturbed
 from .mjx_starts import Seeds, Starts, make_starts
 from .mjx_strategy import MjxGeneration
@@ -57,9 +57,9 @@ class Returned:
 class Batch:
     """The episodes of several strategies on one task, in one batch.
 
-    Policies of one shape are a lot; within each step all lots act and one simulation of the whole
-    batch follows. Where episodes end early, half of the batch goes on alone once the other half is
-    over (`mjx_fewer`). Compiled once for each list of shapes.
+    Policies of one shape are a group; within each step all groups act, and one simulation of the
+    whole batch follows. Where episodes end early, half of the batch continues without the other
+    half once that is over (`mjx_fewer`). Compiled once for each list of shapes.
 
     Args:
         simulation: The task.
@@ -91,17 +91,17 @@ class Batch:
             on_chunk: Called with the part of the steps that may be done by now.
             starts: Those of the generations' seeds, if they were made before.
         """
-        order = _lots(generations)
-        flat = [j for lot in order for j in lot]
+        order = _groups(generations)
+        flat = [j for group in order for j in group]
         starts = (starts or self.starts([_seeds(g) for g in generations])).of(flat)
         shift = _shift([generations[j] for j in flat], starts)
         _, directions, seeds, _ = starts.observation.shape
         per = 2 * directions
         cap = np.repeat([caps[j] for j in flat], per * seeds)
         size = self.simulation.observation_size
-        lots = tuple(_lot([generations[j] for j in lot], size) for lot in order)
-        given: Given = jax.device_put(Given(lots, cap, shift))
-        episodes = self._run(given, _begin(starts, lots), int(cap.max()), on_chunk)
+        groups = tuple(_group([generations[j] for j in group], size) for group in order)
+        given: Given = jax.device_put(Given(groups, cap, shift))
+        episodes = self._run(given, _begin(starts, groups), int(cap.max()), on_chunk)
         found = _collect(episodes, shift, per)
         return [found[flat.index(j)] for j in range(len(generations))]
 
@@ -148,7 +148,7 @@ class Batch:
         return self._loops[key]
 
 
-def _begin(starts: Starts, lots: tuple[Lot, ...]) -> Episodes:
+def _begin(starts: Starts, groups: tuple[Group, ...]) -> Episodes:
     """Both sides of a direction start in the same states, one for each seed."""
     jobs, directions, seeds, _ = starts.observation.shape
     size = jobs * directions * 2 * seeds
@@ -161,7 +161,7 @@ def _begin(starts: Starts, lots: tuple[Lot, ...]) -> Episodes:
     return Episodes(
         State(*(spread(part) for part in starts.state)),
         observation,
-        tuple(_blank(lot, seeds) for lot in lots),
+        tuple(_blank(group, seeds) for group in groups),
         jnp.ones(size, bool),
         jnp.zeros(size),
         jnp.zeros(size, jnp.int32),
@@ -185,11 +185,11 @@ def _advance(
 
     def one(now: Episodes, _: None) -> tuple[Episodes, None]:
         hidden, actions, at = [], [], 0
-        for lot, h in zip(given.lots, now.hidden, strict=True):
+        for group, h in zip(given.groups, now.hidden, strict=True):
             lead = h.shape[:4]
             count = int(np.prod(lead))
             seen = now.observation[at : at + count].reshape(*lead, -1)
-            h, action = _act(lot, h, seen)
+            h, action = _act(group, h, seen)
             hidden.append(h)
             actions.append(action.reshape(count, -1))
             at += count
@@ -221,33 +221,33 @@ def _advance(
         return jax.lax.scan(one, episodes, None, length=CHUNK)[0]
 
 
-def _act(lot: Lot, h: Array, seen: Array) -> tuple[Array, Array]:
+def _act(group: Group, h: Array, seen: Array) -> tuple[Array, Array]:
     """The policies of `policies.py`: (strategies, directions, 2, seeds, ...) at a time."""
-    mean, scale = (x[:, None, None, None] for x in (lot.mean, lot.scale))
+    mean, scale = (x[:, None, None, None] for x in (group.mean, group.scale))
     o = jnp.clip((seen - mean) * scale, -CLIP, CLIP)
 
     def times(name: str, x: Array) -> Array:
-        return jnp.einsum("...ab,...sb->...sa", lot.points[name], x)
+        return jnp.einsum("...ab,...sb->...sa", group.points[name], x)
 
     def bias(name: str) -> Array:
-        return lot.points[name][..., None, :]
+        return group.points[name][..., None, :]
 
-    if "W" not in lot.points:
+    if "W" not in group.points:
         return h, times("K", o) + bias("c")
     h = jnp.tanh(times("W", h) + times("U", o) + bias("b"))
     return h, times("C", h) + bias("c")
 
 
-def _lots(generations: Sequence[MjxGeneration]) -> list[list[int]]:
+def _groups(generations: Sequence[MjxGeneration]) -> list[list[int]]:
     """The strategies by the shapes of their parameters."""
-    lots: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for j, generation in enumerate(generations):
         shapes = tuple((name, tuple(p.shape)) for name, p in generation.centre.items())
-        lots.setdefault(shapes, []).append(j)
-    return list(lots.values())
+        groups.setdefault(shapes, []).append(j)
+    return list(groups.values())
 
 
-def _lot(generations: Sequence[MjxGeneration], size: int) -> Lot:
+def _group(generations: Sequence[MjxGeneration], size: int) -> Group:
     """The perturbed points of strategies of one shape, and what they normalise by."""
     first = generations[0]
     centres = {
@@ -259,7 +259,7 @@ def _lot(generations: Sequence[MjxGeneration], size: int) -> Lot:
     found = [generation.moments for generation in generations]
     means = [np.zeros(size) if m is None else m.mean for m in found]
     scales = [np.ones(size) if m is None else m.scale() for m in found]
-    return Lot(points, np.stack(means).astype(np.float32), np.stack(scales).astype(np.float32))
+    return Group(points, np.stack(means).astype(np.float32), np.stack(scales).astype(np.float32))
 
 
 def _shift(generations: Sequence[MjxGeneration], starts: Starts) -> np.ndarray:
@@ -270,9 +270,9 @@ def _shift(generations: Sequence[MjxGeneration], starts: Starts) -> np.ndarray:
     return np.stack(rows).astype(np.float32)
 
 
-def _blank(lot: Lot, seeds: int) -> Array:
+def _blank(group: Group, seeds: int) -> Array:
     """The policies' states at the start; an affine policy has none."""
-    points = lot.points
+    points = group.points
     lead = next(iter(points.values())).shape[:3]
     hidden = points["W"].shape[-1] if "W" in points else 0
     return jnp.zeros((*lead, seeds, hidden))

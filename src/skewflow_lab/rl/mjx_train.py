@@ -1,4 +1,4 @@
-"""Training on a GPU: all jobs of a lot advance together, a generation at a time.
+"""Training on a GPU: all jobs of a group advance together, a generation at a time.
 
 While the GPU simulates the perturbed policies, the processor is not idle: a thread resets the
 environments for the next generation, and worker processes score the centres in the original ones.

@@ -34,30 +34,30 @@ def _jobs(config: RLConfig) -> list[Job]:
     return jobs
 
 
-def _lots(config: RLConfig) -> dict[str, list[Job]]:
+def _jobs_by_cell(config: RLConfig) -> dict[str, list[Job]]:
     """The jobs of each cell: one; or those that MJX simulates at once, seed by seed."""
     jobs = _jobs(config)
     if config.backend != "mjx":
         return {job.cell: [job] for job in jobs}
     many = max(1, config.batch // _num_episodes(config))
-    lots = {}
+    cells = {}
     for task in config.task:
         own = sorted((job for job in jobs if job.task == task), key=lambda job: job.seed)
         for n, at in enumerate(range(0, len(own), many)):
-            lots[f"{task},lot={n}"] = own[at : at + many]
-    return lots
+            cells[f"{task},lot={n}"] = own[at : at + many]
+    return cells
 
 
 def _num_episodes(config: RLConfig) -> int:
-    """Of one job in one generation."""
+    """Episodes of one job in one generation."""
     return 2 * config.num_directions * config.num_evaluations
 
 
 def _episodes_by_cell(config: RLConfig) -> dict[str, int]:
-    """How many MJX simulates at once."""
+    """The number of episodes of each cell that MJX simulates at once."""
     if config.backend != "mjx":
         return {}
-    return {cell: len(jobs) * _num_episodes(config) for cell, jobs in _lots(config).items()}
+    return {cell: len(jobs) * _num_episodes(config) for cell, jobs in _jobs_by_cell(config).items()}
 
 
 def _updates_by_cell(config: RLConfig) -> dict[str, int]:
@@ -127,7 +127,7 @@ class RL(Experiment[RLConfig]):
         _check(config)
         if config.backend == "mjx":
             require_mjx()
-        return [*_updates_by_cell(config), *_lots(config)]
+        return [*_updates_by_cell(config), *_jobs_by_cell(config)]
 
     @one_thread()
     def run_cell(self, config: RLConfig, cell: str, run: Run) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class RL(Experiment[RLConfig]):
             for name, value in updates.readings(updates.measure(sizes[cell], ROUNDS)).items():
                 run.time(cell, name, value)
             return {}
-        jobs = _lots(config)[cell]
+        jobs = _jobs_by_cell(config)[cell]
         rollout = Rollout(jobs[0].task, config.horizon, alive_part=config.alive_part)
         with _workers(config, rollout) as workers:
             if config.backend == "mjx":
@@ -149,8 +149,8 @@ class RL(Experiment[RLConfig]):
         """The runs of each task and size, by method."""
         groups: dict[tuple[str, int], dict[str, list[dict[str, Any]]]] = {}
         runs = dict(cells)
-        for lot in cells.values():
-            runs.update(lot.get("runs", {}))
+        for cell in cells.values():
+            runs.update(cell.get("runs", {}))
         for job in _jobs(config):
             methods = groups.setdefault((job.task, job.hidden), {})
             methods.setdefault(job.label, []).append({"cell": job.cell, **runs[job.cell]})
@@ -260,7 +260,7 @@ def _check(config: RLConfig) -> None:
     if not names:
         raise RunError("a run needs at least one task, method, hidden size and seed: got none.")
     for name in names:
-        if names.count(name) > 1:  # two of one lot would be counted as two seeds
+        if names.count(name) > 1:  # one run would be counted as two seeds
             raise RunError(
                 f"policies must differ: got {name!r} twice. Give each value of an option once."
             )

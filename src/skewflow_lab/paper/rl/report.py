@@ -99,9 +99,9 @@ def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
     return shown
 
 
-def _throughput(lots: Mapping[str, int], timing: Timing) -> Table:
+def _throughput(batches: Mapping[str, int], timing: Timing) -> Table:
     rows: list[tuple[Value, ...]] = []
-    for cell, episodes in lots.items():
+    for cell, episodes in batches.items():
         clock = timing.get(cell, {})
         steps = clock.get("steps", 0)
         rates = [
@@ -124,7 +124,7 @@ def merge(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The results and clocks of runs of different tasks or sizes as one.
 
-    Lots of one task at two sizes have the same name: the second has the number of its run.
+    Cells of one task at two sizes have the same name: the second has the number of its run.
 
     Raises:
         RunError: If two of them hold the same.
@@ -132,9 +132,9 @@ def merge(
     merged: dict[str, Any] = {"updates": {}, "lots": {}, "groups": []}
     clocks: dict[str, Any] = {}
     for n, (part, timing) in enumerate(parts, 1):
-        lots = part.get("lots", {})  # runs of earlier versions have none
-        renamed = {cell: f"{cell},run={n}" for cell in lots if cell in merged["lots"]}
-        merged["lots"] |= {renamed.get(cell, cell): many for cell, many in lots.items()}
+        cells = part.get("lots", {})  # runs of earlier versions have none
+        renamed = {cell: f"{cell},run={n}" for cell in cells if cell in merged["lots"]}
+        merged["lots"] |= {renamed.get(cell, cell): many for cell, many in cells.items()}
         clocks |= {renamed.get(cell, cell): clock for cell, clock in timing.items()}
         merged["updates"] |= part.get("updates", {})
         merged["groups"] += part["groups"]
