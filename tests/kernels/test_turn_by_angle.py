@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import assert_close, randn, random_skew, random_stiefel, scipy_expm
-from skewflow.kernels.block_step import step_
+from skewflow.kernels.block_step import stepper
 from skewflow.kernels.permutation.reference import matching_at, order_at
 from skewflow.kernels.turn_by_angle.exact import direction_by_angle, factors_by_angle
 from skewflow.kernels.turn_by_angle.reference import blocks_by_angle, planes_of, step_by_angle
@@ -108,7 +108,7 @@ def test_the_loops_equal_the_reference(shape, update, columns, angle, generator)
     X, G, *rest = (A.mT.contiguous().mT if columns else A for A in tensors)
     M = rest[0] if rest else None
     X_new, M_new = step_by_angle(X, G, M, torch.tensor(4), update, s)
-    step_(X, G, M, 4, update, s)
+    stepper(X.device, s, by_angle=True)(X, G, M, 4, update)
     assert_close("X", X_new, X, factor=10)
     if M is not None:
         assert_close("M", M_new, M, factor=10)
@@ -118,7 +118,8 @@ def test_the_loops_equal_the_reference(shape, update, columns, angle, generator)
 @pytest.mark.parametrize("s", [2, 4, 8])
 def test_a_gradient_of_zero_moves_nothing(s, angle):
     X = torch.eye(8).repeat(1, 1, 1)
-    step_(X, torch.zeros(1, 8, 8), None, 0, replace(PLAIN, angle=angle), s)
+    update = replace(PLAIN, angle=angle)
+    stepper(X.device, s, by_angle=True)(X, torch.zeros(1, 8, 8), None, 0, update)
     assert torch.equal(X[0], torch.eye(8))
 
 

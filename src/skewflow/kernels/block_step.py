@@ -1,4 +1,4 @@
-"""Which code runs a fused step: one readable choice by device, dtype and block size."""
+"""Chooses the code of a fused step by device, dtype and block size."""
 
 from collections.abc import Callable
 from functools import partial

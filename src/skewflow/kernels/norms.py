@@ -1,4 +1,4 @@
-"""Norms of matrices, in float64, where squares neither overflow nor vanish."""
+"""Norms of matrices in float64, where squares neither overflow nor underflow."""
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ def frobenius(A: Float[Tensor, "n a b"]) -> Float[Tensor, "n"]:
 
 
 def normalised(A: Float[Tensor, "n a b"]) -> tuple[Float[Tensor, "n a b"], Float[Tensor, "n"]]:
-    """A over its Frobenius norm, whose powers then neither overflow nor vanish, and the norm."""
+    """A over its Frobenius norm, whose powers neither overflow nor underflow, and the norm."""
     norm = frobenius(A)
     divisor = torch.where(norm > 0, norm, 1).to(A.dtype)
     return A / divisor[:, None, None], norm

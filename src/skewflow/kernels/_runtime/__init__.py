@@ -1,1 +1,1 @@
-"""What kernels share: compiled CPU loops, Triton launches, CUDA graphs and finite checks."""
+"""Common tools of the kernels: compiled CPU loops, Triton launches, CUDA graphs, finite checks."""

@@ -1,4 +1,4 @@
-"""What Triton kernels of a step share: where a parameter lies, its momentum, its flags."""
+"""Common Triton functions of a step: addresses of parameters, their momentum, their flags."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
@@ -22,7 +22,7 @@ def choose(ptr, table_ptr, param, COLUMN: tl.constexpr, TYPE: tl.constexpr, ALIG
 
 @triton.jit
 def load_step(done, replayed_ptr):
-    """Steps before this one: those the host has counted, and those that graphs have replayed."""
+    """The number of steps before this one: those that the host counted and those in replays."""
     if replayed_ptr is not None:
         done += tl.load(replayed_ptr)
     return done
@@ -30,7 +30,7 @@ def load_step(done, replayed_ptr):
 
 @triton.jit
 def is_live(live_ptr, param):
-    """Whether the parameter is to be stepped; without a list all of them are."""
+    """Whether the parameter takes the step; without a list every one does."""
     if live_ptr is not None:
         return tl.load(live_ptr + param) != 0
     else:
@@ -46,7 +46,7 @@ def raise_flag(flags_ptr, param, bad):
 
 @triton.jit
 def load_scale(scale, moments_ptr, begin, i, j, mask, TYPE: tl.constexpr):
-    """From omega[i, j] to an angle: a factor for all, over the root mean square of two rows.
+    """The factor from omega[i, j] to an angle: a common one over the RMS of the two row moments.
 
     The second moments of the matrix, if there are any, begin at `begin`.
     """
@@ -90,7 +90,7 @@ def find_direction(G, M, momentum, HAS_M: tl.constexpr, NESTEROV: tl.constexpr):
 
 @triton.jit
 def store_finite(ptr, offsets, A, mask):
-    """Write what is finite; elsewhere the old stays."""
+    """Store the finite entries; the others keep their old values."""
     tl.store(ptr + offsets, A, mask=mask & (tl.abs(A) < float("inf")))
 
 

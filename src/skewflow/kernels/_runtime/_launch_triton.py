@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Launch:
-    """One kernel, its grid and its arguments; from the second time on only the numbers change.
+    """One kernel, its grid and its arguments; after the first launch only the numbers change.
 
     Triton inspects every argument of a call to find the compiled kernel, which takes longer than
     the kernel of a 4096 x 4096 matrix runs. Here the compiled kernel gets the same addresses
@@ -103,7 +103,7 @@ def _kind(value: Any, changes: bool) -> Any:
 
 @dataclass
 class Launches:
-    """The launches of one step on some parameters, while these stay put.
+    """The launches of one step for some parameters, while these stay at their addresses.
 
     Args:
         device: Where they are.
@@ -165,7 +165,7 @@ def num_multiprocessors(device: torch.device) -> int:
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that one program may have; an H200's for the interpreter, which needs none."""
+    """Shared memory of one program in bytes; the interpreter, which needs none, has an H200's."""
     if device.type != "cuda":
         return 232448
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
@@ -174,5 +174,5 @@ def shared_memory(device: torch.device) -> int:
 
 @cache
 def starts_early(device: torch.device) -> bool:
-    """Whether a kernel can be launched while the one before it ends: from compute 9.0 on."""
+    """Whether a kernel can be launched while the previous one ends: from compute capability 9.0."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

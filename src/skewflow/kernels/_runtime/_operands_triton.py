@@ -63,17 +63,17 @@ class Operands:
 
     @property
     def num_matrices(self) -> int:
-        """Of all parameters together."""
+        """Number of matrices of all parameters together."""
         return len(self.Xs) * self.Xs[0].shape[0]
 
     @cached_property
     def table(self) -> "Table | None":
-        """Where many parameters are; None for one."""
+        """Addresses of several parameters; None for a single one."""
         return Table(self) if len(self.Xs) > 1 else None
 
     @property
     def wide(self) -> bool:
-        """The kernels are compiled for gradients that allow wide loads.
+        """Whether the kernels are compiled for gradients that allow wide loads.
 
         A table allows them for all of its addresses or for none.
         """
@@ -82,7 +82,7 @@ class Operands:
 
     @property
     def kept(self) -> list[Tensor | None]:
-        """What the launches read besides the parameters, their gradients and buffers."""
+        """Tensors that the launches read besides the parameters, their gradients and buffers."""
         table = None if self.table is None else self.table.on_device
         return [
             table,
@@ -102,7 +102,7 @@ def scale_of(d: int, block_size: int) -> float:
 
 
 def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
-    """What every kernel that reads the gradient takes: pointers, strides, types and switches."""
+    """Arguments of every kernel that reads the gradient: pointers, strides, types and switches."""
     Xs, Gs, Ms, Ps = operands.Xs, operands.Gs, operands.Ms, operands.Ps
     n, d, k = Xs[0].shape
     many = len(Xs) > 1

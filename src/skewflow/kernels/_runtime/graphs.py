@@ -1,4 +1,4 @@
-"""CUDA graphs of our own: captured without waiting, replayed one after the other."""
+"""CUDA graphs that are captured without waiting and replayed one after the other."""
 
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ class Graphs:
 
 
 class Repeated:
-    """Launches that are the same at every step: from the third on one CUDA graph, in half the time.
+    """Launches that are equal at every step: from the third step on they are one CUDA graph.
 
     Args:
         launches: In their order; none of them takes a number.
@@ -119,7 +119,7 @@ every step, so without a limit the launches would accumulate."""
 
 
 class Workspace:
-    """Memory and launches that the weights of one shape share, one weight after the other.
+    """Memory and launches for weights of one shape, which use them in turn.
 
     A step is a few launches that read what changes from call to call, and the rest, which is the
     same as long as the points stay where they are.

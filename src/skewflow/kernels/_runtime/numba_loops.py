@@ -88,7 +88,7 @@ class Loops:
 
 
 def addresses(*tensors: Tensor | None) -> tuple[int, ...]:
-    """Where the first entries lie; 0 for None."""
+    """The addresses of the first entries; 0 for None."""
     return tuple(0 if A is None else A.data_ptr() for A in tensors)
 
 

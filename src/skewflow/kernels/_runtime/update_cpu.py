@@ -1,4 +1,4 @@
-"""The numbers of a step for compiled loops, and what they do with the momentum of one row."""
+"""The numbers of a step for compiled loops, and the update of one row's momentum."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
 

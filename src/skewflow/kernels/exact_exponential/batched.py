@@ -80,7 +80,7 @@ def _thin_step(
 def _polished_where(
     Y: Float[Tensor, "n d k"], squarings: Float[Tensor, "n"]
 ) -> Float[Tensor, "n d k"]:
-    """Newton-Schulz steps as in `polish_`: one where there were squarings, two where many."""
+    """Newton-Schulz steps as in `polish_`: one after any squaring, two after many."""
     with full_precision():
         for least in range(num_rounds((squarings > 0) + 1 * (squarings > FEW_SQUARINGS), 2, Y)):
             live = squarings > least * FEW_SQUARINGS

@@ -1,4 +1,4 @@
-r"""The exponential step of one matrix on a CPU, which sees how long the step is.
+r"""The exponential step of one matrix on a CPU, which knows how long the step is.
 
 It takes the products that such a length needs, and scales by numbers of the host.
 """
@@ -74,7 +74,7 @@ def direct_step(
 def _turned(
     X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None
 ) -> tuple[Tensor, Tensor | None] | None:
-    """By the (d, d) generator."""
+    """The step by the (d, d) generator."""
     S = D @ X.mT
     omega = S - S.mT
     A2 = omega @ omega
@@ -143,7 +143,7 @@ def _sums(K: Tensor, K2: Tensor, C: Tensor, t: float, terms: int) -> tuple[Tenso
 
 
 def _num_terms(length: float, dtype: torch.dtype) -> int:
-    """How many terms of the exponential series a step of this norm needs; at least two."""
+    """The number of terms of the exponential series for a step of this norm, at least two."""
     terms, following = 2, length**3 / 6
     while following > LEFT_OUT[dtype]:
         terms += 1

@@ -1,4 +1,4 @@
-"""Which code takes the exponential step."""
+"""Chooses the code of the exponential step."""
 
 from jaxtyping import Float
 from torch import Tensor

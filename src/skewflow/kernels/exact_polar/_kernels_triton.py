@@ -57,7 +57,7 @@ def _decide(
     size_ptr, intervals_ptr, numbers_ptr, flags_ptr, n,
     WIDEST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    r"""What each matrix needs, given $\|P^2\|_F$.
+    r"""Decide the iterations of each matrix, given $\|P^2\|_F$.
 
     The numbers are the squared factors of the rounds; the weight of Y where the step is cut;
     whether there are rounds; c; and the coefficients of $P^2$, P and I in $Q^2$, in the factor of
@@ -112,7 +112,7 @@ def _blend(
     Y_ptr, X_ptr, weight_ptr, flags_ptr, d, k, stride_x,
     HAS_WEIGHT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Y = X + weight (Y - X) where a flag is set; without weights X."""
+    """Y = X + weight (Y - X) where a flag is set; without weights Y = X."""
     programs = tl.cdiv(d * k, BLOCK)
     matrix = (tl.program_id(0) // programs).to(tl.int64)
     if tl.load(flags_ptr + matrix) == 0:
@@ -211,7 +211,7 @@ def blend_of(
     weight: Float[Tensor, "n"] | None,
     flags: Bool[Tensor, "n"],
 ) -> Launch:
-    """The launch that brings Y towards X, or X into Y."""
+    """The launch that moves Y towards X, or copies X into Y."""
     n, d, k = Y.shape
     arguments = {
         "Y_ptr": Y, "X_ptr": X, "weight_ptr": weight, "flags_ptr": flags, "d": d, "k": k,

@@ -1,4 +1,4 @@
-r"""The exact step of small weights, to the nearest point, in one launch: one program a matrix.
+r"""The exact step of small weights to the nearest point, in one launch, a program per matrix.
 
 What the torch code does for any matrix, a program does here for one (d, k) with k <= 64, whose
 (k, k) matrices it holds in registers. It passes over the rows three times: for $S = X^\top D$; for

@@ -90,10 +90,10 @@ class _Products(Protocol):
     """The products of the iteration, for the matrices of a batch that are live."""
 
     def read(self, Y: Tensor, live: Tensor) -> None:
-        """Y has changed."""
+        """Prepare for products with a new Y."""
 
     def rounds(self, Y: Tensor) -> Round:
-        """Rounds between Y and a buffer, in turn."""
+        """The launches of the rounds between Y and a buffer, in turn."""
 
     def gram_(self, P: Tensor, Y: Tensor, live: Tensor) -> None:
         r"""P becomes $Y^\top Y - I$."""
@@ -219,7 +219,7 @@ def _take_rounds(
     flags: Bool[Tensor, "f n"],
     products: _Products,
 ) -> None:
-    """The Newton-Schulz steps that long steps need."""
+    """Take the Newton-Schulz steps that long steps need."""
     last = len(flags) - 2
     other, step = torch.empty_like(Y), products.rounds(Y)
     now, then = Y, other

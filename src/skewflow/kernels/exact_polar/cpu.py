@@ -1,4 +1,4 @@
-"""The polar step on a CPU, which sees how long the step is and takes the products that it needs."""
+"""The polar step on a CPU, which knows how long the step is and skips unneeded products."""
 
 import math
 from bisect import bisect_right
@@ -20,7 +20,7 @@ def polar_step_on_cpu(
     tangent: bool,
     out: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> tuple[Float[Tensor, "*n d k"], Float[Tensor, "*n d k"] | None]:
-    """`polar_step` on a CPU, which sees how long a step is; a single matrix may come as one.
+    """`polar_step` on a CPU, for a batch or a single matrix.
 
     For that torch has faster products than for a batch of one. The results may come in `out`,
     which may be `X` and `D`.
@@ -77,7 +77,7 @@ def nearest_on_cpu(X: Tensor, Y: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def _nearest_of_one(X: Tensor, Y: Tensor, P: Tensor) -> Tensor:
-    """`_nearest` for one matrix on a CPU, with numbers of the host; P is overwritten."""
+    """`_nearest` for one matrix on a CPU, with numbers on the host; P is overwritten."""
     lows, factors = limits.intervals(Y.dtype, Y.device).tolist()
     P2 = P @ P
     bound = math.sqrt(float(torch.linalg.vector_norm(P2)))

@@ -1,4 +1,4 @@
-"""The polar factor of a tangent step, by products only, and which code finds it."""
+"""The polar factor of a tangent step by products, and the choice of the code for it."""
 
 from contextlib import nullcontext
 
@@ -76,7 +76,7 @@ def polar_step(
 def polar_step_by_parts(
     X: Tensor, D: Tensor, lr: float | Tensor, *, tangent: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The same on CUDA by products of float16 parts, which are as exact as float32."""
+    """`polar_step` on CUDA by products of float16 parts, which are as accurate as float32."""
     from . import _triton
 
     lr = lr if isinstance(lr, Tensor) else on_device(lr, X.device)
@@ -112,7 +112,7 @@ def polar_step_with_moments(
 
 
 def retract(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
-    """The nearest point to X - lr R on CUDA, where the device finds out how long a step is."""
+    """The nearest point to X - lr R on CUDA, where only the device knows how long a step is."""
     if not has_kernel(X):
         Y = cut_step(X, R, D, lr)
         P = gram(Y)
@@ -125,7 +125,7 @@ def retract(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
 
 
 def has_small_kernel(X: Float[Tensor, "n d k"], retraction: str, update: Update) -> bool:
-    """Whether `plan_small_polar` can step such points, and is the way to do so."""
+    """Whether `plan_small_polar` can step such points, and is the fastest way."""
     _, d, k = X.shape
     small = k <= MOST_COLUMNS and d * k <= MOST_ENTRIES
     if X.device.type != "cuda" or X.dtype != torch.float32 or not small:

@@ -1,4 +1,4 @@
-"""What bounds a polar step, and what its iterations go through: one definition for all devices."""
+"""Bounds of a polar step and the intervals of its iteration, one definition for all devices."""
 
 import math
 from functools import cache
@@ -35,7 +35,7 @@ def longest_for_one_term(X: Tensor) -> float:
 
 
 def largest_next_term(X: Tensor) -> float:
-    """The largest next term of a series that ends early."""
+    """The largest omitted term of a series that ends early."""
     return ERROR[X.dtype] * math.sqrt(X.shape[-1])
 
 

@@ -60,7 +60,7 @@ def scale_and_unit(most):
 
 @triton.jit
 def largest(at, inside, stride, length, ROWS: tl.constexpr, WIDE: tl.constexpr):
-    """The largest magnitudes of rows, of which `WIDE` are left in each."""
+    """The largest magnitudes of rows, reduced to `WIDE` values for each."""
     most = tl.zeros((ROWS, WIDE), tl.int32)
     for first in range(0, length, WIDE):
         inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
@@ -114,7 +114,7 @@ def _split(
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Split the rows of a matrix; `low` is the way from the higher to the lower parts."""
+    """Split the rows of a matrix; `low` is the offset from the higher to the lower parts."""
     if FOURS:
         length, given_row, given_n = length // 4 * 4, given_row // 4 * 4, given_n // 4 * 4
     tiles = rows // ROWS
@@ -215,7 +215,7 @@ def _multiply(
 
 @triton.jit
 def _add_shares(out_ptr, shares_ptr, length, SHARES: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums of the shares (n, SHARES, length), always in the same order."""
+    """Add up the partial sums (n, SHARES, length), always in the same order."""
     blocks = tl.cdiv(length, BLOCK)
     matrix = (tl.program_id(0) // blocks).to(tl.int64)
     places = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
@@ -266,7 +266,7 @@ def row_product_of(
     *,
     coarse: bool = False,
 ) -> Launch:
-    """Pairs times other pairs, or X, or matrices with units; the shares of the sums lie apart.
+    """Products of pairs and other pairs, X, or matrices with units; partial sums are separate.
 
     Coarse products have the precision of TF32.
     """
@@ -291,12 +291,12 @@ def row_product_of(
 
 
 def summed(shares: Float[Tensor, "n shares a b"]) -> Float[Tensor, "n a b"]:
-    """Memory for their sum: theirs, if there is one."""
+    """Memory for the total of partial sums; a single one needs none."""
     return shares[:, 0] if shares.shape[1] == 1 else torch.zeros_like(shares[:, 0])
 
 
 def sum_of(out: Float[Tensor, "n a b"], shares: Float[Tensor, "n shares a b"]) -> list[Launch]:
-    """The launch that adds up shares; none if there is one."""
+    """The launches that add up partial sums; a single one needs none."""
     n, num, a, b = shares.shape
     arguments = {"out_ptr": out, "shares_ptr": shares, "length": a * b}
     arguments |= {"SHARES": num, "BLOCK": BLOCK}
@@ -312,7 +312,7 @@ def split_rows_of(
     rows: int,
     wide: int,
 ) -> Launch:
-    """Split some rows of a matrix; `low` is the way to the lower parts."""
+    """The launch that splits some rows of a matrix; `low` is the offset of the lower parts."""
     n, num, length = given.shape[0], out.shape[1], given.shape[2]
     arguments = {
         "out_ptr": out, "units_ptr": units, "given_ptr": given, "rows": num, "length": length,

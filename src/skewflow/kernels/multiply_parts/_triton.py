@@ -1,4 +1,4 @@
-"""Products of matrices in two float16 parts on CUDA, and what splits matrices into them."""
+"""Products of matrices in two float16 parts on CUDA, and the kernel that splits matrices."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
@@ -15,7 +15,7 @@ from ..multiply_where._triton import tile_at
 
 
 class Tiles(NamedTuple):
-    """How a product is cut: rows and columns of a program's tile, entries of the sums at a time.
+    """Sizes of a product: rows and columns of a program's tile, depth, warps and stages.
 
     So few registers that two programs run side by side are worth some that are spilled.
     """
@@ -29,7 +29,7 @@ class Tiles(NamedTuple):
 
     @property
     def options(self) -> dict[str, int | None]:
-        """For the compiler."""
+        """Options of the compiler."""
         return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 
@@ -298,7 +298,7 @@ def product_of(
 
 
 def _tiles_for(n: int, a: int, c: int, symmetric: bool) -> Tiles:
-    """The largest tiles of which there are enough, or the smallest."""
+    """The largest tile size that gives enough tiles, or the smallest one."""
     for tile in TILES:
         if n * _num_tiles(tile, a, c) >= (2 * ENOUGH if symmetric else ENOUGH):
             break

@@ -1,4 +1,4 @@
-"""Which points are stepped by products of parts."""
+"""Decides which points are stepped by products of parts."""
 
 import math
 
@@ -18,7 +18,7 @@ on. Nothing else was measured."""
 
 
 def is_faster(X: Tensor) -> bool:
-    """Whether steps of such points are to multiply parts: float32 on CUDA, large enough."""
+    """Whether products of parts are faster for such points: large float32 matrices on CUDA."""
     if X.device.type != "cuda" or X.dtype != torch.float32 or min(X.shape[-2:]) < SMALLEST:
         return False
     tiles = math.prod(X.shape[:-2]) * math.prod(-(-length // 64) for length in X.shape[-2:])

@@ -1,4 +1,4 @@
-"""Products of a batch that only some of its matrices need, which the device finds out."""
+"""Products for some matrices of a batch; the device decides for which."""
 
 from .dispatch import choose_buffer as choose_buffer
 from .dispatch import has_kernel as has_kernel

@@ -1,4 +1,4 @@
-"""Products of a batch that only some of its matrices need, which the device finds out."""
+"""Products for some matrices of a batch; the device decides for which."""
 
 import math
 
@@ -51,7 +51,7 @@ def multiply_where_(
 
 
 def num_rounds(needed: Tensor, most: int, A: Float[Tensor, "n a b"]) -> int:
-    """How many rounds the host has to ask for when the matrices of a batch need so many.
+    """The number of rounds that the host launches when the matrices of a batch need so many.
 
     On CUDA all of them where there is a kernel, since the needless ones cost next to nothing.
     Elsewhere the host waits to find out, unless a graph is captured.

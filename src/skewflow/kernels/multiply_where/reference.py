@@ -1,4 +1,4 @@
-"""Reference of `multiply_where_`: in plain torch."""
+"""Reference of `multiply_where_` in plain torch."""
 
 import torch
 from jaxtyping import Bool, Float

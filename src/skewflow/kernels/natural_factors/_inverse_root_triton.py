@@ -88,7 +88,7 @@ def _inverse_root(
 
 
 def padded(r: int) -> int:
-    """Rows of the matrix in which the elimination takes place."""
+    """The number of rows of the padded matrix of the elimination."""
     return max(ROWS, int(triton.next_power_of_2(r)))
 
 

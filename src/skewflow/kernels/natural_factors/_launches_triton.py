@@ -41,7 +41,7 @@ State = tuple[Tensor, Tensor, Tensor]
 
 
 class NaturalWorkspace(Workspace):
-    """What the launches of one shape share, one weight after the other.
+    """Memory and launches for natural factors of one shape; weights use them in turn.
 
     Args:
         X: A point (n, d, k) of that shape.
@@ -118,7 +118,7 @@ class NaturalWorkspace(Workspace):
         return self._A_new[:, :rank].mT, self._out[:, self.size : self.size + rank].mT
 
     def _take(self, A: Tensor, B: Tensor, state: State) -> list[Launch]:
-        """The launches that read the factors, and what has to come between them."""
+        """The launches that read the factors, up to the first product with H."""
         (n, d, k), size, (H, numbers, v) = self._shape, self.size, state
         shared: dict[str, Any] = {
             "A_ptr": A, "B_ptr": B, "stride_a": A.stride(), "stride_b": B.stride(),
@@ -141,7 +141,7 @@ class NaturalWorkspace(Workspace):
         ]
 
     def _make(self, X: Float[Tensor, "n d k"], state: State) -> list[Launch]:
-        """The launches after them."""
+        """The launches from the first product with H on."""
         (n, d, k), size, (H, numbers, v) = self._shape, self.size, state
         cuts = self._cuts
         shared: dict[str, Any] = {

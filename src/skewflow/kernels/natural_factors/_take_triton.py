@@ -1,4 +1,4 @@
-"""What `natural_factors` does on CUDA before its first product with H.
+"""The CUDA kernels of `natural_factors` before its first product with H.
 
 Matrices lie transposed, with their r columns as rows, filled up with zeros to `size` of them, and
 what is multiplied as pairs of float16 in units that are the same for all entries, as none is larger
@@ -64,7 +64,7 @@ def _decide(
     n, k, size, most, least, growth, part, longer, rounding,
     SHARES: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    r"""The numbers of a step: one program for each matrix.
+    r"""Decide the numbers of a step, in one program for each matrix.
 
     `numbers` get $|B|/\sqrt\lambda$, what is added to S, whether the factors are usable and
     whether the moment restarts; `fresh` the new $\sqrt\lambda$ and $c/\sqrt\lambda$. `scales`
@@ -164,7 +164,7 @@ def _fill(
     M_ptr, P_ptr, v_ptr, k, size, wide_k, M_low,
     SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The other rows of M^T: P^T, the sum of its shares, and v^T."""
+    """Fill the other rows of M^T: P^T, the total of its partial sums, and v^T."""
     matrix, rows, columns = tile_of(size + 1, k, HIGH, WIDE)
     at = P_ptr + (matrix * SHARES * size + rows) * k + columns
     total = tl.zeros((HIGH, WIDE), tl.float32)

@@ -1,4 +1,4 @@
-"""What `natural_factors` does on CUDA between its products, from the first with H on.
+"""The CUDA kernels of `natural_factors` after its first product with H.
 
 Matrices lie as in `_take_triton`.
 """
@@ -21,7 +21,7 @@ MOST = tl.constexpr(60000.0)
 
 @triton.jit
 def _iterate(HM_ptr, H_ptr, v_ptr, k, size, HIGH: tl.constexpr, WIDE: tl.constexpr):
-    """Hv, the last row of (HM)^T."""
+    """Compute Hv, the last row of (HM)^T."""
     down = tl.cdiv(k, HIGH)
     matrix = (tl.program_id(0) // down).to(tl.int64)
     rows = (tl.program_id(0) % down * HIGH + tl.arange(0, HIGH)).to(tl.int64)
@@ -56,7 +56,7 @@ def _solve(R_ptr, S_ptr, numbers_ptr, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _coefficients(K_ptr, R_ptr, numbers_ptr, size, BLOCK: tl.constexpr):
-    r"""What HB is multiplied by, 3r + 1 rows.
+    r"""The coefficients of HB, in 3r + 1 rows.
 
     They are $bL^{-1}$ for T, $b(LL^\top)^{-1}$ for the new B, and $-b(T(P\;v))^\top L^{-1}$ for
     what HP and Hv change by.
@@ -111,7 +111,7 @@ def _remember(
     H_ptr, v_ptr, state_ptr, numbers_ptr, fresh_ptr, live_ptr, out_ptr, n, k, size, eps,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The numbers and the vector of the state; the norm of H goes to the second of `numbers`."""
+    """Update the numbers and the vector of the state; the norm of H is the second of `numbers`."""
     matrix = tl.program_id(0).to(tl.int64)
     H_ptr += matrix * k * k
     out_ptr += (matrix * (3 * size + 1) + 3 * size) * k

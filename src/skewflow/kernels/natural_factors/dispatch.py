@@ -1,4 +1,4 @@
-"""Natural steps by factors: the memory of the weights, and what computes their directions."""
+"""Natural steps by factors: the state of the weights, and the choice of the code."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,7 @@ def _check_capture(X: Tensor, rank: int, what: str) -> None:
 
 
 def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What is known of the moment: its inverse, its numbers, a vector; nothing at first."""
+    """The state of the moment: its inverse, its numbers, a vector; empty at first."""
     if KEYS[0] not in state:
         n, _, k = X.shape
         kind: Any = {"dtype": X.dtype, "device": X.device}

@@ -99,12 +99,12 @@ def natural_factors(
 
 
 def lengthening(k: int, r: int) -> float:
-    """The most by which a direction is longer than its gradient."""
+    """The largest ratio of the lengths of a direction and its gradient."""
     return 1 + k / (DAMPING * r)
 
 
 def _norm(F: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Norms over dimensions that stay, in float64, where squares neither overflow nor vanish."""
+    """Norms in float64, where squares neither overflow nor underflow."""
     norm = torch.linalg.vector_norm(F, dim=dim, keepdim=True, dtype=torch.float64)
     return norm.to(F.dtype)
 
@@ -121,7 +121,7 @@ def _restart_(H: Tensor, v: Tensor, restart: Bool[Tensor, "n 1 1"]) -> None:
 def _largest(
     Hv: Float[Tensor, "n k 1"], diagonal: Float[Tensor, "n k"]
 ) -> tuple[Float[Tensor, "n 1 1"], Float[Tensor, "n k 1"]]:
-    """A bound of the largest eigenvalue of H from below, and a vector of length one towards it."""
+    """A lower bound of the largest eigenvalue of H, and a unit vector towards it."""
     length = torch.linalg.vector_norm(Hv, dim=-2, keepdim=True)
     entry, place = diagonal[..., None].max(dim=-2, keepdim=True)
     axis = torch.arange(Hv.shape[-2], device=Hv.device)[:, None] == place
@@ -130,7 +130,7 @@ def _largest(
 
 
 def _inverse_root(S: Float[Tensor, "n r r"], one: Float[Tensor, "n 1 1"]) -> Float[Tensor, "n r r"]:
-    r"""$L^{-1}$ for the Cholesky factor L of I + S, where `one` is 1 and what rounding may take."""
+    r"""$L^{-1}$ for the Cholesky factor L of I + S; `one` is 1 plus an allowance for rounding."""
     eye = torch.eye(S.shape[-1], dtype=S.dtype, device=S.device).expand(S.shape)
     L, info = torch.linalg.cholesky_ex(one * eye + S)
     inverse = torch.linalg.solve_triangular(L, eye, upper=False)

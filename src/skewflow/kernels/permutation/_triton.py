@@ -92,7 +92,7 @@ def load_key(table_ptr, first_stream, param, b, seed, time):
 
 @triton.jit
 def find_round(done, replayed_ptr, d, INDEPENDENT: tl.constexpr):
-    """Which round of which sweep it is, and how many rounds a sweep has.
+    """The number of the sweep, the round in it, and the number of rounds of a sweep.
 
     Independent matchings are the first rounds of as many sweeps.
     """

@@ -80,7 +80,7 @@ def permute(points, d, key):
 
 @njit
 def fill_matching(pairs, start, d, seed, stream, step):
-    """The pairs number `start` and on of `matching_at`, as many as `pairs` holds.
+    """Fill `pairs` with pairs of `matching_at`, from number `start` on.
 
     Args:
         pairs: Where they go, (2, m) uint32: pair q is ``pairs[:, q]``. The row that is left over
@@ -108,7 +108,7 @@ def fill_matching(pairs, start, d, seed, stream, step):
 
 @njit
 def fill_order(order, start, d, seed, stream, step):
-    """The places number `start` and on of `order_at`, as many as `order` (uint32) holds.
+    """Fill `order` (uint32) with places of `order_at`, from number `start` on.
 
     The other arguments are those of `fill_matching`.
     """

@@ -16,7 +16,7 @@ GOLDEN = 0x9E3779B9
 
 
 def num_rounds(d: int) -> int:
-    """Double rounds: twelve make all d! orders alike at small d, where a round mixes few bits."""
+    """Number of double rounds: twelve make all d! orders equally likely at small d."""
     return 12 if d < 64 else 6
 
 
@@ -107,7 +107,7 @@ def matching_at(
 
 
 def order_at(d: int, seed: int, stream: int, step: Int[Tensor, ""]) -> Int[Tensor, "d"]:
-    """The rows in the shuffled order of one step, fresh at every step, to be cut into blocks.
+    """The rows in the shuffled order of one step; its parts are the blocks.
 
     Example:
         >>> sorted(order_at(4, seed=0, stream=0, step=torch.tensor(9)).tolist())

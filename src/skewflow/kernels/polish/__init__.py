@@ -1,4 +1,4 @@
-r"""One Newton-Schulz step back to the manifold, and the residual that calls for it."""
+r"""One Newton-Schulz step back to the manifold, and the residual that shows its need."""
 
 from .dispatch import polish_ as polish_
 from .reference import residuals as residuals

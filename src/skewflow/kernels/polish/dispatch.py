@@ -1,4 +1,4 @@
-"""Which code polishes: products of float16 parts where they are faster, torch's elsewhere."""
+"""Chooses the code of the polish: products of float16 parts where they are faster."""
 
 from jaxtyping import Float
 from torch import Tensor

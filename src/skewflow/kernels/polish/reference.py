@@ -1,4 +1,4 @@
-"""The residual of points, measured along random signs, and the polish that takes it away."""
+"""The residual of points, measured along random signs, and the polish that removes it."""
 
 from collections.abc import Sequence
 

@@ -102,7 +102,7 @@ def retreat(
     W: Float[Tensor, "d d"],
     bias: Float[Tensor, "d"] | None,
 ) -> Launch:
-    """The launch that turns gradients of states into those of what f was applied to."""
+    """The launch that turns gradients of states into those of the arguments of f."""
     arguments = {"down_ptr": down, "states_ptr": states, "W_ptr": W.contiguous()}
     return _launch(_retreat, states, {**arguments, "MODRELU": bias is not None})
 

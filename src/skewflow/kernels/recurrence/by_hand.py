@@ -85,7 +85,7 @@ def _advance_(states: Tensor, W: Tensor, bias: Tensor | None) -> None:
 
 
 def _retreat_(down: Tensor, states: Tensor, W: Tensor, bias: Tensor | None) -> None:
-    """Turn gradients of states into those of what f was applied to, from the last row on."""
+    """Turn gradients of states into those of the arguments of f, from the last row on."""
     slopes = 1 - states.square() if bias is None else (states != 0).to(states.dtype)
     for t in range(len(down) - 1, 0, -1):
         down[t - 1].addmm_(down[t].mul_(slopes[t]), W)

@@ -98,7 +98,7 @@ def _series(
 
 @triton.jit
 def count_terms(norm):
-    r"""How many terms of the series turn so well that no length changes by more than LONGER.
+    r"""The number of terms of the series for which no length changes by more than LONGER.
 
     An even number n of them gives $e^{i\theta}$ a modulus within $\theta^{n+2} / (n+1)!$ of 1, an
     odd number only within $\theta^{n+1} / (n+1)!$.
@@ -174,7 +174,7 @@ def _polish(E_ptr, to_ptr, TAIL: tl.constexpr):
 
 @triton.jit
 def _find_parts(block, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, TAIL: tl.constexpr):
-    """The rows of the two parts of a block, and which of the lanes hold one."""
+    """The rows of the two parts of a block, and which lanes hold one."""
     i, in_head = find_rows(block, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, 1, HEAD)
     j, in_tail = find_rows(
         block, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, 1, TAIL, FIRST=HEAD
@@ -184,7 +184,7 @@ def _find_parts(block, d, small, larger, num_blocks, key, BITS, NUM_ROUNDS, TAIL
 
 @triton.jit
 def _generate_tile(shares_ptr, splits, E_ptr, lanes, others, factor):
-    """Leave one tile of A; return half the sum of its squares. The shares add in a fixed order."""
+    """Store one tile of A; return half the sum of its squares. Partial sums have a fixed order."""
     A, B = _load(shares_ptr, lanes, others), _load(shares_ptr, others, lanes)
     for split in range(1, splits):
         A += _load(shares_ptr + split * (STRIDE * STRIDE), lanes, others)
@@ -224,7 +224,7 @@ def generate(
     TAIL: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Leave A and the number of terms for `act`; from the norm FAR on exp(A) - I and one term."""
+    """Store A and the number of terms for `act`; from the norm FAR on exp(A) - I and one term."""
     if EARLY:
         gdc_launch_dependents()
         gdc_wait()
@@ -292,7 +292,7 @@ def act(
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Turn the rows of a block, and its momentum, as `generate` has prepared it."""
+    """Rotate the rows of a block, and its momentum, as `generate` has prepared it."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)  # backwards, as `_apply`
     block, split = pid % num_blocks, pid // num_blocks % splits
     matrix = pid // num_blocks // splits
@@ -347,7 +347,7 @@ def action_launches(
     chained: dict[str, bool],
     tuning: dict[str, int],
 ) -> list[Launch]:
-    """The launches that follow the shares of S, given the arguments of `plan_blocks`."""
+    """The launches that follow the partial sums of S, given the arguments of `plan_blocks`."""
     reload = bool(tuning.get("reload", shared_memory(X.device) < MOST_SHARED))
     block_k = tuning.get("apply_block_k", 16 if reload else 32)
     return [
