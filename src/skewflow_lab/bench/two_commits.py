@@ -65,16 +65,17 @@ def two_commits(
     if wrong:
         raise RunError(f"--case must be some of {', '.join(CASES)}: got {', '.join(wrong)}.")
     old, new = (_Commit(tree, device, threads) for tree in trees)
-    results = {}
+    rows = []
     for name in case:
-        results[name] = row = _compare(old, new, _case(name), turns)
+        row = _compare(old, new, _case(name), turns)
+        rows.append({"case": name, **row})
         show(f"{name:20} {row['ratio']:.3f}  {row['old_us']:10.1f} {row['new_us']:10.1f} us")
     old.close()
     new.close()
     if out is not None:
         record = {"old": old.revision, "new": new.revision, "device": device, "turns": turns}
         machine = environment(device) | {"threads": str(threads)}
-        write_json(out, {**record, "environment": machine, "results": results})
+        write_json(out, {**record, "environment": machine, "rows": rows})
 
 
 def _case(name: str) -> dict[str, Any]:

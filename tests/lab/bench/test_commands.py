@@ -128,6 +128,6 @@ def test_two_source_trees_are_timed_in_turns(tmp_path, monkeypatch):
     out = tmp_path / "ratios.json"
     two_commits.two_commits((files.ROOT, files.ROOT), turns=3, case=("polar/64",), out=out)
     found = json.loads(out.read_text())
-    assert found["old"] == found["new"] and found["results"]["polar/64"]["ratio"] > 0
+    assert found["old"] == found["new"] and found["rows"][0]["ratio"] > 0
     with pytest.raises(RunError, match="--case must be some of s2/64.*: got s3/64"):
         two_commits.two_commits((files.ROOT, files.ROOT), case=("s3/64",))
