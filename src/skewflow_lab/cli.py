@@ -27,6 +27,7 @@ def main() -> None:
 
     from .bench.edge_completion import edge_completion
     from .bench.factored import factored
+    from .bench.givens_layer import givens_layer
     from .bench.online_pca import online_pca
     from .bench.processes import processes
     from .bench.quality.experiment import Quality
@@ -49,6 +50,7 @@ def main() -> None:
     bench.command(name="training")(training.main)
     for command in (edge_completion, factored, online_pca, processes, recurrence, rollouts):
         bench.command(name=command.__name__.replace("_", "-"))(command)
+    bench.command(name="givens-layer")(givens_layer)
     bench.command(name="second-moment")(second_moment)
     bench.command(name="two-commits")(two_commits)
     bench.command(name="which-end")(which_end)

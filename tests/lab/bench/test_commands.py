@@ -8,6 +8,7 @@ import pytest
 from skewflow_lab.bench import (
     edge_completion,
     factored,
+    givens_layer,
     online_pca,
     processes,
     recurrence,
@@ -65,6 +66,21 @@ def test_factored_steps_are_timed_against_dense_ones(saved, monkeypatch):
     found = json.loads((saved / "factored_cpu.json").read_text())
     assert [row["rank"] for row in found["ranks"]] == [1, 2, 4, 8, 12, 16]
     assert found["layer"][0]["ratio"] > 0 and found["environment"]["commit"]
+
+
+def test_layers_of_rotations_are_timed_weighed_and_trained(saved, monkeypatch):
+    monkeypatch.setattr(givens_layer, "CASES", ((6, 3, 5),))
+    monkeypatch.setattr(givens_layer, "SEEDS", (0,))
+    names = ("GivensLinear, 16 rounds", "OrthogonalLinear, FlowAdam")
+    classifiers = {name: givens_layer.CLASSIFIERS[name] for name in names}
+    monkeypatch.setattr(givens_layer, "CLASSIFIERS", classifiers)
+    monkeypatch.setattr(givens_layer, "default_images", lambda: "digits")
+    givens_layer.givens_layer(rounds=1, steps=60, save=True)
+    found = json.loads((saved / "givens_layer.json").read_text())
+    assert {row["layer"] for row in found["costs"]} == set(givens_layer._layers(4, 1))
+    assert all(row["extra bytes"] > 0 and row["milliseconds"] > 0 for row in found["costs"])
+    accuracy = {row["layers"]: row["test accuracy"] for row in found["accuracy"]}
+    assert set(accuracy) == set(names) and min(accuracy.values()) > 0.7
 
 
 def test_the_second_moment_of_least_loss_is_found_for_every_problem(saved, monkeypatch):
