@@ -9,6 +9,7 @@ from skewflow.nn import (
     GivensLinear,
     OrthogonalConv2d,
     OrthogonalLinear,
+    OrthogonalODE,
     OrthogonalRNN,
     OrthogonalRNNCell,
     SylvesterFlow,
@@ -43,6 +44,7 @@ CASES = {
     "rnn": Case(OrthogonalRNN, (3, 8), (4, 5, 3), "cell.weight_hh"),
     "rnn tanh": Case(OrthogonalRNN, (3, 8, "tanh", True), (5, 4, 3), "cell.weight_hh"),
     "sylvester": Case(SylvesterFlow, (6, 4), (5, 6), "Q"),
+    "ode": Case(OrthogonalODE, (6, 2), (2, 5, 6)),
     "givens": Case(GivensLinear, (7, 12), (2, 5, 7), None),
 }
 MARKED = {name: case for name, case in CASES.items() if case.weight}

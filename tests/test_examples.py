@@ -94,3 +94,10 @@ def test_the_rotations_learn_to_compress(capsys):
         assert before < 4
         assert after > (0.98 if angles == 120 else 0.6) * most
         assert error < 1e-5
+
+
+def test_the_equation_tells_the_spirals_apart(capsys):
+    (before, after), (error, _) = printed("ode", capsys)
+    assert before < 60
+    assert after > 70
+    assert error < 1e-6

@@ -8,6 +8,8 @@ from .linear import OrthogonalLinear as OrthogonalLinear
 from .marks import mark_orthogonal as mark_orthogonal
 from .marks import orthogonal_parameters as orthogonal_parameters
 from .modrelu import ModReLU as ModReLU
+from .ode import BracketGenerator as BracketGenerator
+from .ode import OrthogonalODE as OrthogonalODE
 from .orthogonality import orthogonality_error as orthogonality_error
 from .orthogonality import orthogonality_errors as orthogonality_errors
 from .orthogonality import project_ as project_
@@ -16,10 +18,12 @@ from .rnn_cell import OrthogonalRNNCell as OrthogonalRNNCell
 from .sylvester import SylvesterFlow as SylvesterFlow
 
 __all__ = [
+    "BracketGenerator",
     "GivensLinear",
     "ModReLU",
     "OrthogonalConv2d",
     "OrthogonalLinear",
+    "OrthogonalODE",
     "OrthogonalRNN",
     "OrthogonalRNNCell",
     "SylvesterFlow",

@@ -22,14 +22,14 @@ from ..runs.seeds import spawn
 from ..runs.threads import one_thread
 from .command import check_rounds, show
 
-CASES = ((512, 64, 128), (512, 511, 128), (128, 16, 128))
+CASES = ((512, 64, 128), (128, 127, 128))
 """Width, rounds, batch."""
 PLAIN = "rounds, plain torch"
 BATCH, SEEDS = 128, (0, 1, 2)
 
 
 def givens_layer(
-    rounds: int = 15, steps: int = 1000, accuracy: bool = True, save: bool = False
+    rounds: int = 15, steps: int = 400, accuracy: bool = True, save: bool = False
 ) -> None:
     """Time `nn.GivensLinear`, and train it in a small classifier, beside other orthogonal layers.
 

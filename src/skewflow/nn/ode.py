@@ -1,0 +1,182 @@
+"""A neural ordinary differential equation whose weight flows on O(d) (Sec. 9.9)."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .. import _validate
+from ..errors import ShapeError
+from ..tournaments.families import round_robin
+from .init import orthogonal_
+from .reversible import Flow, adjoint, march
+
+Generator = Callable[[Tensor, Tensor], Tensor]
+"""Maps the time and W to a matrix whose skew part is the generator of W."""
+METHODS = ("exact", "stochastic", "strang")
+GRADIENTS = ("autograd", "adjoint")
+
+
+class BracketGenerator(nn.Module):
+    r"""The trained matrix $M(t, W) = U_0 + t U_1 + W^\top V$; its skew part is a generator.
+
+    With U = 0 the flow $W' = W (M - M^\top)/2$ is the gradient flow of
+    $\frac12 \mathrm{tr}(W^\top V)$ in the reverse form of Eq. 3. The paper names no generator for
+    Sec. 9.9; this one is the simplest that depends on both. It starts small, so W hardly moves.
+
+    Args:
+        d: Number of rows of W.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.U = nn.Parameter(torch.empty(2, d, d, device=device, dtype=dtype))
+        self.V = nn.Parameter(torch.empty(d, d, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw small entries with torch's global generator."""
+        nn.init.normal_(self.U, std=0.1 / self.V.shape[0] ** 0.5)
+        nn.init.normal_(self.V, std=0.1 / self.V.shape[0] ** 0.5)
+
+    def forward(self, t: Float[Tensor, ""], W: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+        """The matrix at a time and a point."""
+        return self.U[0] + t * self.U[1] + W.mT @ self.V
+
+
+class OrthogonalODE(nn.Module):
+    r"""The flow of $x' = f(W(t) x + b)$, $W' = W\,\Omega_\theta(t, W)$ from time 0 to T.
+
+    W starts in O(d), at a weight that is marked as orthogonal and trained by `FlowSGD` or
+    `FlowAdam`. It stays there because each step multiplies it by a rotation, in float64. As its
+    singular values are one, gradients neither fade nor explode as they do with a free weight. The
+    paper's appendix names neural equations on compact manifolds (Sec. 9.9); they are those of
+    Choromanski et al., "Ode to an ODE", NeurIPS 2020.
+
+    The integrator is the leapfrog of two copies, half a step apart, each moved by the velocity at
+    the other: of second order with the methods "exact" and "strang", and reversible. The adjoint
+    gradient runs it backwards and needs the memory of one step; it is the gradient of the steps
+    themselves, not of the continuous equation. The leapfrog is not meant for stiff equations.
+
+    Args:
+        d: Number of inputs and outputs.
+        num_steps: Number of steps.
+        time: T.
+        method: The rotation of a step of W, from $A = \eta\,\Omega$: "exact" is exp(A);
+            "stochastic" turns the planes of a random matching by an unbiased estimate, as Eq. 9;
+            "strang" turns all planes in the order of `tournaments.round_robin` and back, by halves.
+        gradient: "adjoint" for constant memory, or "autograd" through the steps. Both give the
+            same numbers to rounding; compiled, and differentiated twice, it is always the latter.
+        generator: A module, called with the time and W, whose result M gives
+            $\Omega_\theta = (M - M^\top)/2$; a `BracketGenerator` when omitted. It must not depend
+            on random numbers or other state.
+        activation: f, a function without parameters; tanh when omitted.
+        device: Device of the parameters.
+        dtype: Dtype of the parameters.
+
+    Raises:
+        BlockSizeError: If d is below two.
+        ValueError: If the method or the way of differentiation is unknown, `num_steps` is below
+            one, or `time` is not positive.
+
+    Example:
+        >>> layer = OrthogonalODE(4, num_steps=10)
+        >>> x = torch.randn(3, 4, requires_grad=True)
+        >>> y = layer(x)
+        >>> y.sum().backward()
+        >>> y.shape, x.grad.shape
+        (torch.Size([3, 4]), torch.Size([3, 4]))
+    """
+
+    orthogonal_names = ("weight",)
+
+    def __init__(
+        self,
+        d: int,
+        num_steps: int = 20,
+        time: float = 1.0,
+        *,
+        method: Literal["exact", "stochastic", "strang"] = "exact",
+        gradient: Literal["adjoint", "autograd"] = "adjoint",
+        generator: nn.Module | None = None,
+        activation: Callable[[Tensor], Tensor] = torch.tanh,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        _validate.block_size(2, d)
+        _validate.count(num_steps, "num_steps")
+        _validate.one_of(method, METHODS, "method")
+        _validate.one_of(gradient, GRADIENTS, "gradient")
+        if not 0 < time < float("inf"):
+            raise ValueError(f"`time` must be positive and finite: got {time}.")
+        self.num_steps, self.time, self.method, self.gradient = num_steps, time, method, gradient
+        self.activation = activation
+        self.weight = nn.Parameter(torch.empty(d, d, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(d, device=device, dtype=dtype))
+        self.generator = generator or BracketGenerator(d, device, dtype)
+        sweep = [T.edges() for T in round_robin(d)]
+        pairs = torch.stack([*sweep, *sweep[::-1]]).to(device, torch.int32)
+        self.sweep: Tensor
+        self.register_buffer("sweep", pairs, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw W(0) from Haar measure, and that of a `BracketGenerator`; the bias becomes zero."""
+        orthogonal_(self.weight)
+        nn.init.zeros_(self.bias)
+        if isinstance(self.generator, BracketGenerator):
+            self.generator.reset_parameters()
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """x(T) from x(0), in the dtype of `x`.
+
+        Raises:
+            ShapeError: If the last dimension is not d.
+            DtypeError: If `x` is not real and floating.
+        """
+        return self.end(x)[0]
+
+    def end(
+        self, x: Float[Tensor, "*batch d"]
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "d d"]]:
+        """x(T), and W(T) in float64."""
+        _validate.floating(x, "x")
+        d = len(self.bias)
+        if x.ndim < 1 or x.shape[-1] != d:
+            raise ShapeError(
+                f"`x` must have the shape (*batch, {d}): got {tuple(x.shape)}. "
+                "The last dimension is the number of inputs."
+            )
+        seed = torch.randint(2**31, (), device=x.device) if self.method == "stochastic" else None
+        flow = Flow(
+            self.method,
+            self.num_steps,
+            self.time,
+            self.activation,
+            self.generator,
+            self.sweep,
+            seed,
+        )
+        wide = torch.promote_types(x.dtype, torch.float32)
+        start = x.to(wide), self.weight.to(torch.float64)
+        plain = torch.compiler.is_compiling() or self.gradient == "autograd"
+        run = march if plain else adjoint
+        end, W = run(flow, *start, self.bias)
+        return end.to(x.dtype), W
+
+    def extra_repr(self) -> str:
+        """The arguments that `print` shows."""
+        return (
+            f"d={len(self.bias)}, num_steps={self.num_steps}, time={self.time}, "
+            f"method={self.method!r}, gradient={self.gradient!r}"
+        )
