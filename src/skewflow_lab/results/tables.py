@@ -10,7 +10,7 @@ from .records import Recorded
 
 Rows = list[dict[str, Any]]
 
-MOST_ROWS, MOST_COLUMNS = 26, 12
+MOST_ROWS, MOST_COLUMNS = 28, 12
 """Size of the largest table that the page shows; of larger ones it has a link."""
 
 
