@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD
 
 FILE = Path(__file__).with_name("golden.npz")
 STEPS = 6
@@ -128,8 +128,8 @@ def cases():
             factors=4)  # fmt: skip
     for shape in ("tall", "wide", "large"):
         for dtype in ("f32", "f64"):
-            add(f"natural-{shape}-{dtype}", FlowSGD, SHAPES[shape], DTYPES[dtype],
-                {"block_size": "dense", "natural": True}, factors=2)  # fmt: skip
+            add(f"natural-{shape}-{dtype}", NaturalSGD, SHAPES[shape], DTYPES[dtype], {},
+                factors=2)  # fmt: skip
     for lr in (1e-4, 3.0, 1e4):
         for step in ("s2", "s8", "exp", "polar", "cayley"):
             add(f"sgd-{step}-square-f32-lr{lr:g}", FlowSGD, SHAPES["square"], torch.float32,

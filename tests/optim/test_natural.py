@@ -15,7 +15,7 @@ from skewflow.kernels.natural_factors import reference
 from skewflow.kernels.natural_factors.dispatch import _memory
 from skewflow.kernels.natural_factors.reference import DAMPING, GROWTH
 from skewflow.nn import OrthogonalLinear, orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD, capture_factors
+from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD, capture_factors
 
 SHAPES = [(1, 9, 9, 2), (1, 9, 4, 3), (1, 6, 5, 8), (2, 7, 3, 1)]
 """Matrices, rows, columns and rank; of square, thin, fewer columns than rank, batched."""
@@ -159,10 +159,10 @@ class Stream:
         return missing(X) / missing(self.start)
 
 
-def gap_after(steps: int, lr: float, **options: object) -> float:
+def gap_after(steps: int, lr: float, *, natural: bool = False) -> float:
     stream = Stream()
     p = torch.nn.Parameter(stream.start.clone())
-    optimizer = FlowSGD([p], lr, block_size="dense", **options)  # type: ignore[arg-type]
+    optimizer = NaturalSGD([p], lr) if natural else FlowSGD([p], lr, block_size="dense")
     for _ in range(steps):
         optimizer.step(factors={p: stream.factors(p.detach())})
     return stream.gap(p.detach())
@@ -177,12 +177,12 @@ def test_a_stream_is_learnt_in_a_third_of_the_samples() -> None:
 def test_it_goes_on_to_the_bit_where_it_was_saved() -> None:
     stream = Stream()
     p = torch.nn.Parameter(stream.start.float())
-    optimizer = FlowSGD([p], 0.02, natural=True)
+    optimizer = NaturalSGD([p], 0.02)
     given = [stream.factors(p.detach()) for _ in range(6)]
     for pair in given[:3]:
         optimizer.step(factors={p: pair})
     q = torch.nn.Parameter(p.detach().clone())
-    other = FlowSGD([q], 0.5)
+    other = NaturalSGD([q], 0.5)
     other.load_state_dict(optimizer.state_dict())
     for pair in given[3:]:
         optimizer.step(factors={p: pair})
@@ -195,18 +195,18 @@ def test_it_goes_on_to_the_bit_where_it_was_saved() -> None:
     assert torch.equal(q, twin)
 
 
-def test_a_state_of_before_there_were_natural_steps_is_loaded() -> None:
+def test_states_of_the_two_optimisers_are_told_apart() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(5, 3)))
-    saved = FlowSGD([p], 0.1).state_dict()
-    del saved["param_groups"][0]["natural"]
-    optimizer = FlowSGD([p], 0.1, natural=True)
-    optimizer.load_state_dict(saved)
-    assert optimizer.param_groups[0]["natural"] is False
+    plain, natural = FlowSGD([p], 0.1), NaturalSGD([p], 0.1)
+    with pytest.raises(ValueError, match="load it into `NaturalSGD`"):
+        plain.load_state_dict(natural.state_dict())
+    with pytest.raises(ValueError, match="has no `natural`"):
+        natural.load_state_dict(plain.state_dict())
 
 
 def test_a_moment_of_another_shape_is_refused() -> None:
     p, q = (torch.nn.Parameter(orthogonal_(torch.empty(6, k))) for k in (3, 4))
-    one, other = (FlowSGD([weight], 0.1, natural=True) for weight in (p, q))
+    one, other = (NaturalSGD([weight], 0.1) for weight in (p, q))
     one.step(factors={p: (torch.randn(6, 2), torch.randn(3, 2))})
     with pytest.raises(ValueError, match="inverse_moment"):
         other.load_state_dict(one.state_dict())
@@ -216,8 +216,8 @@ def test_wide_weights_and_captured_layers() -> None:
     torch.manual_seed(0)
     layer = OrthogonalLinear(8, 5, bias=False)
     twin = torch.nn.Parameter(layer.weight.detach().mT.clone())
-    optimizer = FlowSGD(layer.parameters(), 0.3, natural=True)
-    by_hand = FlowSGD([twin], 0.3, natural=True)
+    optimizer = NaturalSGD(layer.parameters(), 0.3)
+    by_hand = NaturalSGD([twin], 0.3)
     capture_factors(layer)
     for _ in range(3):
         x = torch.randn(4, 8, requires_grad=True)
@@ -247,7 +247,7 @@ def test_a_first_gradient_of_zeros_says_nothing() -> None:
 def test_float32_of_any_scale_stays_on_the_manifold(scale: float) -> None:
     stream = Stream()
     p = torch.nn.Parameter(stream.start.float())
-    optimizer = FlowSGD([p], 0.16 / scale, natural=True)
+    optimizer = NaturalSGD([p], 0.16 / scale)
     for _ in range(40):
         A, B = stream.factors(p.detach())
         optimizer.step(factors={p: (A * scale, B)})
@@ -257,7 +257,7 @@ def test_float32_of_any_scale_stays_on_the_manifold(scale: float) -> None:
 
 def test_a_moment_that_is_not_positive_is_told() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer = NaturalSGD([p], 0.1)
     pair = torch.randn(6, 2), torch.randn(4, 2)
     optimizer.step(factors={p: pair})
     optimizer.state[p]["inverse_moment"].neg_()
@@ -271,7 +271,7 @@ def test_a_moment_that_is_not_positive_is_told() -> None:
 @pytest.mark.parametrize("place", [0, 1])
 def test_bad_factors_change_nothing(bad: float, place: int) -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer = NaturalSGD([p], 0.1)
     good = torch.randn(6, 2), torch.randn(4, 2)
     optimizer.step(factors={p: good})
     before, state = p.detach().clone(), copy.deepcopy(dict(optimizer.state[p]))
@@ -323,29 +323,30 @@ def test_samples_along_axes_do_not_hide_the_least_moment() -> None:
 
 def test_what_does_not_go_together_is_refused() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    with pytest.raises(ValueError, match="cannot be combined with momentum"):
-        FlowSGD([p], 0.1, momentum=0.9, natural=True)
-    with pytest.raises(TypeError, match="True or False"):
-        FlowSGD([p], 0.1, natural=1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="natural"):
-        FlowAdam([p], 0.1, natural=True)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="option of FlowSGD"):
-        FlowAdam([{"params": [p], "natural": True}], 0.1)
-    with pytest.raises(ValueError, match="exact exponentials: got block_size=2"):
-        FlowSGD([p], 0.1, block_size=2, natural=True)
-    with pytest.raises(ValueError, match="retraction='polar'"):
-        FlowSGD([p], 0.1, block_size="dense", retraction="polar", natural=True)
+    for make in (FlowSGD, FlowAdam):
+        with pytest.raises(TypeError, match="`natural` is no option any more.*`NaturalSGD`"):
+            make([p], 0.1, natural=True)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="`natural` is no option any more.*`NaturalSGD`"):
+            make([{"params": [p], "natural": True}], 0.1)
+    for option in ({"momentum": 0.9}, {"betas": (0.9, 0.99)}, {"factor_window": 8}):
+        with pytest.raises(ValueError, match="is no option of this optimiser"):
+            NaturalSGD([{"params": [p], **option}], 0.1)
+    with pytest.raises(ValueError, match="natural steps are exact: a group has block_size=2"):
+        NaturalSGD([{"params": [p], "block_size": 2}], 0.1)
+    with pytest.raises(ValueError, match="retraction='cayley'"):
+        NaturalSGD([{"params": [p], "retraction": "cayley"}], 0.1)
+    with pytest.raises(ValueError, match="`natural` is True for all weights"):
+        NaturalSGD([{"params": [p], "natural": False}], 0.1)
 
 
 @pytest.mark.parametrize("later", [False, True])
 def test_a_gradient_is_refused(later: bool) -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    optimizer = FlowSGD([p], 0.1, natural=not later)
-    assert later or "natural steps by factors" in reasons_of(optimizer)
-    p.grad = torch.randn(6, 4)
+    optimizer = NaturalSGD([p], 0.1)
+    assert "natural steps by factors" in reasons_of(optimizer)
     if later:
-        optimizer.step()
-        optimizer.param_groups[0]["natural"] = True
+        optimizer.step(factors={p: (torch.randn(6, 1), torch.randn(4, 1))})
+    p.grad = torch.randn(6, 4)
     before = p.detach().clone()
     with pytest.raises(FactorError, match="natural steps need the factors"):
         optimizer.step()
@@ -354,7 +355,7 @@ def test_a_gradient_is_refused(later: bool) -> None:
 
 def test_two_weights_and_one_that_is_bad_change_nothing() -> None:
     p, q = (torch.nn.Parameter(orthogonal_(torch.empty(6, 4))) for _ in range(2))
-    optimizer = FlowSGD([p, q], 0.1, natural=True)
+    optimizer = NaturalSGD([p, q], 0.1)
     good = torch.randn(6, 2), torch.randn(4, 2)
     optimizer.step(factors={p: good, q: good})
     before = p.detach().clone(), q.detach().clone()
@@ -366,7 +367,7 @@ def test_two_weights_and_one_that_is_bad_change_nothing() -> None:
 @pytest.mark.parametrize("lost", ["moment_numbers", "moment_direction", "inverse_moment"])
 def test_a_state_with_half_a_moment_is_refused(lost: str) -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer = NaturalSGD([p], 0.1)
     optimizer.step(factors={p: (torch.randn(6, 2), torch.randn(4, 2))})
     saved = optimizer.state_dict()
     del saved["state"][0][lost]
@@ -376,7 +377,7 @@ def test_a_state_with_half_a_moment_is_refused(lost: str) -> None:
 
 def test_a_moment_begun_in_inference_mode_goes_on_outside() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer = NaturalSGD([p], 0.1)
     pair = torch.randn(6, 2), torch.randn(4, 2)
     with torch.inference_mode():
         optimizer.step(factors={p: pair})
@@ -385,7 +386,7 @@ def test_a_moment_begun_in_inference_mode_goes_on_outside() -> None:
 
 def test_a_half_weight_has_a_moment_of_float32() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(12, 8)).bfloat16())
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer = NaturalSGD([p], 0.1)
     for _ in range(3):
         optimizer.step(factors={p: (torch.randn(12, 2), torch.randn(8, 2))})
     assert optimizer.state[p]["inverse_moment"].dtype == torch.float32
@@ -394,7 +395,7 @@ def test_a_half_weight_has_a_moment_of_float32() -> None:
 
 def test_a_weight_that_becomes_double_takes_its_moment_along() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(12, 8)))
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer = NaturalSGD([p], 0.1)
     pair = torch.randn(12, 2), torch.randn(8, 2)
     optimizer.step(factors={p: pair})
     moment = optimizer.state[p]["inverse_moment"].double()
@@ -405,7 +406,7 @@ def test_a_weight_that_becomes_double_takes_its_moment_along() -> None:
 
 def test_a_gradient_that_all_but_vanishes_is_one_of_zeros() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(9, 4)))
-    before, optimizer = p.detach().clone(), FlowSGD([p], 0.1, natural=True)
+    before, optimizer = p.detach().clone(), NaturalSGD([p], 0.1)
     A, B = (F[0].float() for F in random_factors(1, 9, 4, 1, 0))
     optimizer.step(factors={p: (1e-40 * A, B)})
     assert torch.equal(p.detach(), before) and not optimizer.state[p]["moment_numbers"].any()
@@ -427,7 +428,7 @@ def test_one_matrix_that_is_not_finite_leaves_the_moments_of_all() -> None:
 
 def test_a_moment_that_moves_in_inference_mode_goes_on_outside_of_it() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(9, 4)))
-    optimizer = FlowSGD([p], 0.1, natural=True)
+    optimizer = NaturalSGD([p], 0.1)
     A, B = (F[0].float() for F in random_factors(1, 9, 4, 1, 0))
     optimizer.step(factors={p: (A, B)})
     p.data = p.data.double()

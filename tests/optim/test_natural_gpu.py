@@ -6,7 +6,7 @@ import torch
 from helpers import randn, random_stiefel
 from skewflow.errors import NonFiniteGradientError
 from skewflow.geometry import orthogonality_error
-from skewflow.optim import FlowSGD
+from skewflow.optim import NaturalSGD
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -27,7 +27,7 @@ def made(d, k, r, generator):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_steps_are_those_of_float64_on_the_cpu(shape, generator):
     p, q, pairs = made(*shape, generator)
-    ours, theirs = (FlowSGD([X], 5e-4, natural=True) for X in (p, q))
+    ours, theirs = (NaturalSGD([X], 5e-4) for X in (p, q))
     for A, B in pairs:
         ours.step(factors={p: (A.cuda(), B.cuda())})
         theirs.step(factors={q: (A.double(), B.double())})
@@ -46,7 +46,7 @@ def test_steps_are_those_of_float64_on_the_cpu(shape, generator):
 def test_coarse_products_turn_the_direction_only(generator, monkeypatch):
     p, q, pairs = made(300, 200, 20, generator)
     monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    ours, theirs = (FlowSGD([X], 5e-4, natural=True) for X in (p, q))
+    ours, theirs = (NaturalSGD([X], 5e-4) for X in (p, q))
     for A, B in pairs:
         ours.step(factors={p: (A.cuda(), B.cuda())})
         theirs.step(factors={q: (A.double(), B.double())})
@@ -60,7 +60,7 @@ def test_coarse_products_turn_the_direction_only(generator, monkeypatch):
 def test_a_graph_of_the_user_goes_on_with_the_moment(generator):
     p, _, pairs = made(300, 200, 20, generator)
     q = torch.nn.Parameter(p.detach().clone())
-    ours, theirs = (FlowSGD([X], 5e-4, natural=True) for X in (p, q))
+    ours, theirs = (NaturalSGD([X], 5e-4) for X in (p, q))
     A, B = (F.cuda() for F in pairs[0])
     for optimizer, X in ((ours, p), (theirs, q)):
         for _ in range(2):
@@ -84,7 +84,7 @@ def test_a_graph_of_the_user_goes_on_with_the_moment(generator):
 def test_what_cannot_be_captured_is_refused(rank, before, reason, generator):
     p, _, pairs = made(800, 700, 150, generator)
     A, B = (F.cuda() for F in pairs[0])
-    optimizer = FlowSGD([p], 5e-4, natural=True)
+    optimizer = NaturalSGD([p], 5e-4)
     optimizer.step(factors={p: (A[:, :before], B[:, :before])})
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match=reason), torch.cuda.graph(graph):
@@ -96,7 +96,7 @@ def test_what_cannot_be_captured_is_refused(rank, before, reason, generator):
 @pytest.mark.parametrize("value", [torch.nan, 1e30])
 def test_what_cannot_be_used_stays_out_of_the_moment_and_is_told(place, steps, value, generator):
     p, _, pairs = made(300, 200, 20, generator)
-    optimizer = FlowSGD([p], 5e-4, natural=True)
+    optimizer = NaturalSGD([p], 5e-4)
     for A, B in pairs[:steps]:
         optimizer.step(factors={p: (A.cuda(), B.cuda())})
     before, state = p.detach().clone(), optimizer.state[p]

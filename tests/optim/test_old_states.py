@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD
 
 SAVED = Path(__file__).parents[1] / "saved"
 MAKES = {
@@ -17,7 +17,7 @@ MAKES = {
     "round robin": FlowSGD,
     "adam": FlowAdam,
     "factors": FlowSGD,
-    "natural": FlowSGD,
+    "natural": NaturalSGD,
 }
 
 
@@ -48,6 +48,8 @@ def test_a_state_of_an_older_commit_goes_on_as_it_did_there(commit, case):
 def test_options_of_older_states_get_the_names_of_today():
     p = nn.Parameter(load("5ad7d67")["auto"]["point"])
     optimizer = FlowSGD([p], lr=1.0)
+    with pytest.raises(ValueError, match="load it into `NaturalSGD`"):
+        optimizer.load_state_dict(load("5ad7d67")["natural"]["state"])
     for case, retraction in (("auto", "auto"), ("exponential", "exp")):
         optimizer.load_state_dict(load("5ad7d67")[case]["state"])
         (group,) = optimizer.param_groups

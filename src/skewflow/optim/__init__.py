@@ -6,6 +6,7 @@ from .factor_capture import capture_factors as capture_factors
 from .factored_gradient import FactoredGradient as FactoredGradient
 from .flow_adam import FlowAdam as FlowAdam
 from .flow_sgd import FlowSGD as FlowSGD
+from .natural_sgd import NaturalSGD as NaturalSGD
 from .report import Report as Report
 from .split import split_parameters as split_parameters
 
@@ -15,6 +16,7 @@ __all__ = [
     "FactoredGradient",
     "FlowAdam",
     "FlowSGD",
+    "NaturalSGD",
     "Report",
     "capture_factors",
     "split_parameters",

@@ -234,6 +234,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
                 "capture."
             )
         check_options(group)
+        refuse_foreign_options(group, self.defaults)
         if before is not None:
             for executor in before.executors:
                 executor.complain()

@@ -122,6 +122,11 @@ def _groups_of(state_dict: dict[str, Any], options: Mapping[str, Any]) -> list[d
     # torch adds an option `differentiable` on unpickling.
     wanted = ("step", *(key for key in options if key != "differentiable"), "params")
     for number, group in enumerate(groups):
+        if group.get("natural") and "natural" not in options:
+            raise ValueError(
+                f"group {number} of the loaded state is one of natural steps, which have an "
+                "optimiser of their own. Nothing was changed; load it into `NaturalSGD`."
+            )
         missing = [key for key in wanted if key not in group]
         if missing:
             raise ValueError(

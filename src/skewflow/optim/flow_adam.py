@@ -10,6 +10,7 @@ from ..kernels.update import Update
 from ..samplers import Sampler
 from .auto import block_retraction
 from .base import OrthogonalOptimizer
+from .moved_options import says_what_moved
 from .weight import Weight
 
 
@@ -59,6 +60,7 @@ class FlowAdam(OrthogonalOptimizer):
         True
     """
 
+    @says_what_moved
     def __init__(
         self,
         params: Iterable[Any],

@@ -11,6 +11,7 @@ from ..kernels.update import Update
 from ..samplers import Sampler
 from .auto import block_retraction
 from .base import OrthogonalOptimizer
+from .moved_options import says_what_moved
 from .weight import Weight
 
 
@@ -67,12 +68,6 @@ class FlowSGD(OrthogonalOptimizer):
             the run differs from it in the second order of the way the point has gone. A shorter one
             needs shorter steps: with $\mu = 0.9$ lr times the curvature must stay below 0.40 for
             w = 4, below 2.8 for w = 32, and below 3.8 without a window.
-        natural: Divide gradients that come in factors by the second moment of the factors on the
-            shorter side, weighted by the lengths of the others, over all steps: an inverse that is
-            kept in $O(k^2r)$ a step and $k^2$ memory. Past samples keep their weight, as in a
-            least-squares fit, so the steps become shorter by themselves; a gradient ten times as
-            long as the first one restarts the moment. For gradients in factors only, without
-            momentum; see docs/explanation/which-step.md.
         weight_decay: Must be 0: the norm of an orthogonal weight never changes. It is there for
             groups that are shared with other optimisers.
 
@@ -90,6 +85,7 @@ class FlowSGD(OrthogonalOptimizer):
         True
     """
 
+    @says_what_moved
     def __init__(
         self,
         params: Iterable[Any],
@@ -106,7 +102,6 @@ class FlowSGD(OrthogonalOptimizer):
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
         factor_window: int = 4,
-        natural: bool = False,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -122,7 +117,6 @@ class FlowSGD(OrthogonalOptimizer):
             "nonfinite": nonfinite,
             "foreach": foreach,
             "factor_window": factor_window,
-            "natural": natural,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)
@@ -140,12 +134,6 @@ class FlowSGD(OrthogonalOptimizer):
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
         state = self.state[weight.p]
-        if group["natural"]:
-            raise FactorError(
-                f"natural steps need the factors of a gradient: {weight.name} has a gradient. Give "
-                "`step` its factors, capture those of its layer with `capture_factors`, or put it "
-                "into a group with natural=False."
-            )
         if group["momentum"] > 0 and "factors_a" in state:
             raise FactorError(
                 f"{weight.name} must be stepped either by gradients or by factors when there is "

@@ -6,18 +6,23 @@ STATE_VERSION = 4
 """The version of saved states, an entry of their groups. States of version 1 have no such entry; up
 to version 2 the states of samplers are lists."""
 
+NOT_NATURAL = ("momentum", "nesterov", "factor_window")
+"""Options of `FlowSGD` that its natural steps, which `NaturalSGD` takes now, did not use."""
+
 
 def renewed(group: dict[str, Any]) -> dict[str, Any]:
     """A saved group with the options that mean today what they meant when it was saved.
 
     In version 1 the sampler "uniform" was what "sweep" is now, and groups had no weight decay. Up
     to version 3 `check_every` was `guard_every`, and "exp" stood for "auto" with the block size
-    "auto".
+    "auto". Natural steps were an option of `FlowSGD`.
     """
     version = group.get("state_version", 1)
     group = {**group, "state_version": STATE_VERSION}
-    if "momentum" in group:
-        group.setdefault("natural", False)
+    if group.get("natural"):  # those of NaturalSGD
+        group = {k: v for k, v in group.items() if k not in NOT_NATURAL}
+    else:
+        group.pop("natural", None)
     if version < 2 and group.get("sampler") == "uniform":
         group["sampler"] = "sweep"
     if version < 4:

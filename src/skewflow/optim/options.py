@@ -20,6 +20,7 @@ from ..samplers import (
     Sampler,
     Sparsified,
 )
+from .moved_options import refuse_moved
 
 SAMPLERS: dict[str, Callable[[int], Sampler]] = {
     "round_robin": lambda s: RoundRobin(block_size=s),
@@ -37,7 +38,7 @@ FUSED_SAMPLERS = ("sweep", "uniform")
 
 OTHERS_OPTIONS = (
     *("amsgrad", "angle", "betas", "dampening", "eps"),
-    *("factor_window", "momentum", "natural", "nesterov"),
+    *("factor_window", "momentum", "nesterov"),
 )
 """Options that some optimisers have, of torch or of this package, and others do not."""
 
@@ -53,7 +54,7 @@ def check_options(group: dict[str, Any]) -> None:
     Whole numbers of other types, such as numpy's, become Python's.
     """
     _check_lr(group["lr"])
-    for name in ("maximize", "nesterov", "natural"):
+    for name in ("maximize", "nesterov"):
         if not isinstance(group.get(name, False), bool):
             raise TypeError(f"`{name}` must be True or False: got {group[name]!r}.")
     if group["foreach"] not in (None, True, False):
@@ -80,6 +81,7 @@ def check_options(group: dict[str, Any]) -> None:
 
 def refuse_foreign_options(group: dict[str, Any], own: Collection[str]) -> None:
     """No option of another optimiser stands in a group, where nothing would read it."""
+    refuse_moved(name for name in group if name not in own)
     foreign = [name for name in group if name in OTHERS_OPTIONS and name not in own]
     if foreign:
         name = foreign[0]
@@ -168,20 +170,18 @@ def _check_sampler(group: dict[str, Any]) -> None:
 
 
 def _check_natural(group: dict[str, Any]) -> None:
-    if not group.get("natural", False):
+    if "natural" not in group:
         return
-    size, retraction = group["block_size"], group["retraction"]
-    if "betas" in group:
-        raise ValueError("`natural` is an option of FlowSGD: FlowAdam has other second moments.")
-    if group["momentum"] > 0:
+    if group["natural"] is not True:
         raise ValueError(
-            f"`natural=True` cannot be combined with momentum: got {group['momentum']}. "
-            "Set `momentum` to 0, or `natural` to False."
+            f"`natural` is True for all weights of NaturalSGD: got {group['natural']!r}. Give "
+            "others to FlowSGD."
         )
-    if isinstance(size, int) or retraction not in ("auto", "exp"):
+    size, retraction = group["block_size"], group["retraction"]
+    if size not in ("auto", "dense") or retraction not in ("auto", "exp"):
         raise ValueError(
-            f"natural steps are exact exponentials: got block_size={size!r} and "
-            f'retraction={retraction!r}. Use block_size="dense" or "auto", and retraction="auto".'
+            f"natural steps are exact: a group has block_size={size!r} and "
+            f"retraction={retraction!r}. Leave both out."
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal
 
-from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD
 from skewflow.optim.auto import auto_choice
 from skewflow.optim.options import block_size_for
 
@@ -102,9 +102,13 @@ def flow(block_size: Any, *, factored: bool = False, natural: bool = False) -> M
     Natural steps need them.
     """
 
-    def make(matrices: list[Tensor], lr: float, momentum: float, _: Problem) -> FlowSGD:
+    def make(
+        matrices: list[Tensor], lr: float, momentum: float, _: Problem
+    ) -> FlowSGD | NaturalSGD:
         params = [nn.Parameter(X) for X in matrices]
-        return FlowSGD(params, lr, momentum=momentum, block_size=block_size, natural=natural)
+        if natural:
+            return NaturalSGD(params, lr)
+        return FlowSGD(params, lr, momentum=momentum, block_size=block_size)
 
     def by_factors(problem: Problem, lr: float, momentum: float) -> Runner:
         optimizer = make([problem.start()], lr, momentum, problem)

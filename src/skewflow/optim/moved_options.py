@@ -1,0 +1,31 @@
+"""Options that had other names or places before the first release: errors say where they are."""
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+MOVED = {
+    "natural": "natural steps have an optimiser of their own, `NaturalSGD`",
+    "guard_every": "it is `check_every` now",
+}
+"""What has become of an option."""
+
+
+def refuse_moved(names: Iterable[str]) -> None:
+    """Raise for an option that has moved."""
+    for name in names:
+        if name in MOVED:
+            raise TypeError(f"`{name}` is no option any more: {MOVED[name]}.")
+
+
+def says_what_moved(init: Init) -> Init:
+    """A constructor that says of options which have moved where they are."""
+
+    @wraps(init)
+    def made(*args: Any, **options: Any) -> None:
+        refuse_moved(options)
+        init(*args, **options)
+
+    return made  # type: ignore[return-value]
