@@ -121,7 +121,7 @@ def _polish(
         if drift <= LARGEST_DRIFT:
             polish_(X)
             weight.write_back(state, X)
-        else:  # written by others in a way that nobody noticed: a polish could diverge
+        else:  # written by other code, unnoticed: a polish could diverge
             nearest = weight.nearest()
             if nearest is None:
                 continue

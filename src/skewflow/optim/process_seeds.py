@@ -17,7 +17,7 @@ _optimizers = count()
 
 
 class SeedComparison:
-    """Compares the seeds of one optimiser in all processes through torch's store; nobody waits.
+    """Compares the seeds of one optimiser in all processes through torch's store; without waiting.
 
     Each process writes its seeds at the first step and reads those of the others at the steps 2, 4,
     8, ... until all are there. Optimisers correspond if they are made in the same order, for

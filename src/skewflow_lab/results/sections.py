@@ -93,6 +93,16 @@ def sections(results: Path) -> list[Recorded]:
             columns={"step": ("case", "method", "p20", "p50", "p80", "ratio", "base")},
         ),
         at(
+            f"{BENCH}/two_commits_cpu.json",
+            "One step before and after the library was reorganised, on one core",
+            "optim",
+            command="skewflow bench two-commits OLD NEW --turns 15",
+            note="Microseconds of CPU time for one `step()` of each commit, and the median of the "
+            "ratios of successive turns, new over old. `OLD` and `NEW` are worktrees; the file "
+            "names their commits.",
+            columns={"rows": ("case", "ratio", "old_us", "new_us")},
+        ),
+        at(
             f"{BENCH}/training_plainnet110_h200.json",
             "A training step of PlainNet-110 on an H200",
             "nn",
