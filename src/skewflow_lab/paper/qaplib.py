@@ -65,7 +65,7 @@ class Qaplib(Experiment[QaplibConfig]):
     )
     presets: Mapping[str, QaplibConfig] = {
         "ci": QaplibConfig(data="planted", restarts=4, moves=200),
-        "quick": QaplibConfig(data="planted"),
+        "quick": QaplibConfig(data="planted", moves=1000),
         "paper": QaplibConfig(),
     }
 

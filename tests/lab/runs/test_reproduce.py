@@ -42,7 +42,9 @@ def test_help_shows_the_defaults_of_the_preset(monkeypatch, capsys, name):
     assert status == 0 and paper != quick
 
 
-@pytest.mark.parametrize("name, time", [("mnist", "45 minutes on one core"), ("rnn", "for a GPU")])
+@pytest.mark.parametrize(
+    "name, time", [("mnist", "45 minutes on one core"), ("rnn", "needs a GPU")]
+)
 def test_help_tells_how_long_the_long_ones_take(monkeypatch, capsys, name, time):
     _, shown, _ = call(monkeypatch, capsys, "reproduce", name, "--help")
     assert time in " ".join(re.sub(r"[│|]", " ", shown).split())
