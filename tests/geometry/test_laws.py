@@ -68,6 +68,9 @@ ELSEWHERE = {
     "check_special": ("Q", geo.check_special),
     "check_stiefel": ("X", geo.check_stiefel),
     "check_tangent": ("XZ", geo.check_tangent),
+    # Two spaces of four dimensions in six meet: the angles are zero there, and have no derivative.
+    "principal_angles": ("X", lambda X: geo.principal_angles(X, X.flip(-2))),
+    "grassmann_distance": ("X", lambda X: geo.grassmann_distance(X, X.flip(-2))),
     "require": ("X", lambda X: geo.require(geo.check_stiefel(X))),
 }
 """What the laws of batches, dtypes and gradients do not fit."""
