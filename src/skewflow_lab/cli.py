@@ -28,6 +28,7 @@ def main() -> None:
     from .bench.edge_completion import edge_completion
     from .bench.factored import factored
     from .bench.givens_layer import givens_layer
+    from .bench.learning_rate.experiment import LearningRate
     from .bench.online_pca import online_pca
     from .bench.processes import processes
     from .bench.quality.experiment import Quality
@@ -54,6 +55,8 @@ def main() -> None:
     bench.command(name="second-moment")(second_moment)
     bench.command(name="two-commits")(two_commits)
     bench.command(name="which-end")(which_end)
+    rates = LearningRate()
+    bench.command(name="learning-rate", help=rates.title)(reproduce.command(rates, args))
     quality = Quality()
     bench.command(name="quality", help=quality.title)(reproduce.command(quality, args))
 

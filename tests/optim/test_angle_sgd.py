@@ -92,7 +92,7 @@ def test_weights_stay_orthogonal(shape, block_size, dtype, generator):
 def test_a_sampler_on_the_host_draws_blocks_of_the_same_angle(generator):
     p = weight((12, 12), generator)
     X = p.detach().clone()
-    optimizer = AngleSGD([p], lr=0.1, sampler=Uniform(4))
+    optimizer = AngleSGD([p], lr=0.1, angle="rms", sampler=Uniform(4))
     run(p, optimizer, 1, generator)
     assert float(angles_between(X, p.detach()).square().mean().sqrt()) == pytest.approx(0.1)
 
@@ -154,7 +154,7 @@ def test_the_state_of_another_optimiser_is_refused(generator):
 
 def test_the_angle_may_change_between_steps(generator):
     p = weight((8, 8), generator)
-    optimizer = AngleSGD([p], lr=0.1, momentum=0.0, block_size=2)
+    optimizer = AngleSGD([p], lr=0.1, momentum=0.0, angle="rms", block_size=2)
     run(p, optimizer, 1, generator)
     optimizer.param_groups[0]["angle"] = "spectral"
     X = p.detach().clone()

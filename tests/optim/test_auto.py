@@ -9,7 +9,7 @@ from torch import nn
 from helpers import numbers_of, randn, reasons_of
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim import AngleSGD, FlowAdam, FlowSGD
 from skewflow.optim.auto import MOST_OPERATIONS, auto_choice, exact_retraction
 from skewflow.optim.executors.dense_matrix import DenseMatrix
 from skewflow.samplers import HeavyMatchings, Uniform
@@ -36,8 +36,8 @@ def test_small_weights_take_exact_steps_to_the_nearest_point(generator):
     run(q, polar, 5, generator)
     assert torch.equal(p, q)
     assert reasons_of(optimizer) == (
-        "parameter 0 of group 0 (40 x 40 on cpu): exact steps (polar), "
-        "which take only 5e+05 operations."
+        "parameter 0 of group 0 (40 x 40 on cpu): exact steps (polar), for which lr means the same "
+        "at every size; they take 5e+05 operations."
     )
 
 
@@ -67,17 +67,39 @@ def test_one_matrix_on_a_cpu_has_a_step_of_its_own(monkeypatch, generator):
     assert len(taken) == 5
 
 
-def test_on_a_device_that_nobody_measured_there_are_blocks(generator):
-    _, optimizer = made(4, generator)
-    choice = auto_choice((1, 40, 40), torch.device("mps"), optimizer.param_groups[0])
-    assert choice.size == 2
+KINDS = [torch.device(kind) for kind in ("cpu", "cuda", "mps")]
 
 
-def test_large_weights_take_blocks(monkeypatch, generator):
+@pytest.mark.parametrize("flow", [FlowSGD, FlowAdam])
+def test_auto_means_exact_steps_of_every_size_on_every_device(flow, generator):
+    """Blocks turn by other angles at the same learning rate."""
+    _, optimizer = made(4, generator, flow=flow)
+    (group,) = optimizer.param_groups
+    sizes = [(1, d, d) for d in (2, 40, 630, 631, 4096)] + [(300, 2000, 500)]
+    assert {auto_choice(n, kind, group).size for n in sizes for kind in KINDS} == {"dense"}
+
+
+def test_flow_adam_takes_the_exponential_on_cuda(generator):
+    (group,) = made(40, generator, flow=FlowAdam)[1].param_groups
+    assert [exact_retraction(group, kind) for kind in KINDS[:2]] == ["polar", "exp"]
+
+
+def test_samplers_draw_pairs_unless_a_size_is_given(generator):
+    p, optimizer = made(40, generator, sampler="round_robin")
+    run(p, optimizer, 2, generator)
+    assert "blocks of 2 rows, drawn by its sampler" in reasons_of(optimizer)
+    (group,) = optimizer.param_groups
+    assert {auto_choice((1, 700, 700), kind, group).size for kind in KINDS} == {2}
+
+
+def test_an_angle_means_the_same_for_blocks_so_auto_goes_by_the_price(monkeypatch, generator):
     assert MOST_OPERATIONS == {"cpu": 2e9, "cuda": 1e11}
+    p, optimizer = made(40, generator, flow=AngleSGD)
+    assert "exact steps (polar), which take only 5e+05 operations" in reasons_of(optimizer)
+    (group,) = optimizer.param_groups
+    assert auto_choice((1, 40, 40), torch.device("mps"), group).size == 2
     monkeypatch.setitem(MOST_OPERATIONS, "cpu", 8 * 40.0**3 - 1)
-    p, optimizer = made(40, generator)
-    q, pairs = made(40, generator, block_size=2)
+    q, pairs = made(40, generator, flow=AngleSGD, block_size=2)
     q.data.copy_(p.detach())
     state = generator.get_state()
     run(p, optimizer, 3, generator)
@@ -90,23 +112,11 @@ def test_large_weights_take_blocks(monkeypatch, generator):
 
 
 @pytest.mark.parametrize("options", [{"sampler": "round_robin"}, {"retraction": "cayley"}], ids=str)
-def test_what_only_blocks_can_do_has_blocks(options, generator):
-    p, optimizer = made(40, generator, **options)
+def test_what_only_blocks_can_do_cheaply_has_blocks_of_an_angle(options, generator):
+    p, optimizer = made(40, generator, flow=AngleSGD, **options)
     run(p, optimizer, 2, generator)
     assert "blocks of 2 rows, the largest size" in reasons_of(optimizer)
     assert orthogonality_error(p.detach()) < 1e-5
-
-
-def test_flow_adam_takes_exact_steps_on_a_cpu_and_blocks_on_cuda(generator):
-    p, optimizer = made(40, generator, flow=FlowAdam)
-    run(p, optimizer, 2, generator)
-    assert "exact steps" in reasons_of(optimizer)
-    (group,) = optimizer.param_groups
-    assert auto_choice((1, 40, 40), torch.device("cuda"), group).size < 40
-    (sgd,) = made(40, generator)[1].param_groups
-    assert auto_choice((1, 40, 40), torch.device("cuda"), sgd).size == "dense"
-    retractions = [exact_retraction(group, torch.device(kind)) for kind in ("cpu", "cuda")]
-    assert retractions == ["polar", "exp"]
 
 
 def test_the_diagnosis_is_that_of_the_step_that_is_taken(generator):
@@ -136,14 +146,15 @@ def test_factors_of_high_rank_take_exact_steps_also_of_large_weights(
     monkeypatch, momentum, generator
 ):
     monkeypatch.setitem(MOST_OPERATIONS, "cpu", 1.0)
-    p, optimizer = made(40, generator, momentum=momentum)
-    q, exact = made(40, generator, momentum=momentum, block_size="dense", retraction="polar")
+    options = {"flow": AngleSGD, "momentum": momentum, "angle": "rms"}
+    p, optimizer = made(40, generator, **options)
+    q, exactly = made(40, generator, block_size="dense", retraction="polar", **options)
     q.data.copy_(p.detach())
     for _ in range(3):
         A, B = (randn(40, 30, generator=generator, dtype=torch.float32) for _ in range(2))
         optimizer.step(factors={p: (A, B)})
         q.grad = A @ B.mT
-        exact.step()
+        exactly.step()
     if momentum == 0:  # else the window of factors forgets what is old
         assert torch.allclose(p, q, atol=1e-6)
     assert "exact steps, since its gradient came in factors of rank" in reasons_of(optimizer)
@@ -173,7 +184,7 @@ def test_explain_tells_what_was_asked_for_and_what_came_in_factors(generator):
         ({"sampler": HeavyMatchings()}, "blocks of 2 rows, drawn by HeavyMatchings("),
         ({"block_size": 64}, "exact steps (exp), since it has no more than 64 rows."),
         ({"block_size": "dense"}, "exact steps (exp), the size of its group."),
-        ({"sampler": "uniform"}, "blocks of 2 rows, the largest size"),
+        ({"sampler": "uniform"}, "blocks of 2 rows, drawn by its sampler"),
     ],
     ids=str,
 )

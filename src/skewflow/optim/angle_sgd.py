@@ -13,8 +13,8 @@ from .auto import block_retraction
 from .base import OrthogonalOptimizer
 from .weight import Weight
 
-DEFAULT_LR = 0.06
-"""Radians. On every problem of `skewflow bench learning-rate` the best constant is near it."""
+DEFAULT_LR = 1 / 16
+"""Radians; the middle of the angles that `skewflow bench learning-rate` tries everywhere."""
 
 
 class AngleSGD(OrthogonalOptimizer):
@@ -33,13 +33,13 @@ class AngleSGD(OrthogonalOptimizer):
 
     Args:
         params: Orthogonal weights, or groups of them, as in `FlowSGD`.
-        lr: Radians by which a step turns. Good ones lie between 1/64 and 1/4.
+        lr: Radians by which a step turns.
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
-        angle: "rms": lr is the root-mean-square angle of the planes that a step can turn, of which
-            blocks have fewer than exact steps have; costs one number a step. "spectral": every one
-            of these planes turns by about lr, by the sign of the generator, which Newton-Schulz
-            steps find to a few percent; costs about as much again as turning the blocks.
+        angle: "spectral": every plane that a step can turn, of which blocks have fewer than exact
+            steps have, turns by about lr, by the sign of the generator, which Newton-Schulz steps
+            find to a few percent; costs about as much again as turning the blocks. "rms": lr is
+            the root-mean-square angle of these planes; costs one number a step.
         block_size: s; "dense" for exact steps; "auto" for exact ones, to the nearest point, where
             they are cheap, and elsewhere for the largest of the sizes measured whose step costs at
             most twice that of SGD.
@@ -78,7 +78,7 @@ class AngleSGD(OrthogonalOptimizer):
         momentum: float = 0.9,
         *,
         nesterov: bool = False,
-        angle: Literal["rms", "spectral"] = "rms",
+        angle: Literal["rms", "spectral"] = "spectral",
         block_size: int | Literal["dense", "auto"] = "auto",
         sampler: str | Sampler = "sweep",
         retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",

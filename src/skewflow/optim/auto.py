@@ -1,4 +1,4 @@
-"""The policy behind "auto": exact steps if they are cheap, else blocks that cost little.
+"""The policy behind "auto": exact steps; those of an angle if they are cheap, else cheap blocks.
 
 It depends on the shape and the kind of device only, so that every run and every process chooses
 alike.
@@ -80,19 +80,28 @@ def auto_choice(
 ) -> Choice:
     """What "auto" means for matrices (n, d, k) on a device.
 
-    Samplers draw blocks, Cayley's exact step solves a system, and on CUDA a graph cannot capture
-    the exact step of FlowAdam: these get blocks, whatever an exact step would cost.
+    Under the unbiased law a block turns by (d - 1) / (s - 1) times the angles of an exact step, so
+    that a choice between them would change what a learning rate means with the size and the device:
+    `FlowSGD` and `FlowAdam` always take exact steps, but for samplers, which draw pairs. The rate
+    of `AngleSGD` means the same for all steps, and it chooses freely: blocks for samplers, for
+    Cayley's transform, whose exact step solves a system, and where exact steps are dear.
     """
     n, d, k = matrices
-    size, retraction = auto_block_size(d, device), exact_retraction(group, device)
+    retraction = exact_retraction(group, device)
+    operations = 8.0 * n * d * k * k  # of four products
+    if "angle" not in group:
+        if group["sampler"] != "sweep" and d > 2:
+            return Choice(2, retraction, "drawn by its sampler")
+        why = f"for which lr means the same at every size; they take {operations:.0e} operations"
+        return Choice("dense", retraction, why)
+    size = auto_block_size(d, device)
     if size >= d:
         return Choice("dense", retraction, f"since it has no more than {size} rows")
     cheapest = "the largest size that costs at most twice SGD"
     most = MOST_OPERATIONS.get(device.type)
     blocks = group["sampler"] != "sweep" or group["retraction"] == "cayley"
-    if blocks or most is None or ("betas" in group and device.type == "cuda"):
+    if blocks or most is None:
         return Choice(size, retraction, cheapest)
-    operations = 8.0 * n * d * k * k  # of four products
     if operations > most:
         why = f"{cheapest}; an exact step takes {operations:.0e} operations"
         return Choice(size, retraction, why)

@@ -25,6 +25,7 @@ from .factored_gradient import FactoredGradient
 from .foreign_writes import ForeignWrites
 from .gradient import FactorReader, GivenFactors, Gradient, refuse_strangers
 from .initial_state import begin_state
+from .large_angles import SELDOM, LargeAngles
 from .old_states import STATE_VERSION
 from .options import check_options, refuse_foreign_options
 from .plan import Plan
@@ -48,6 +49,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         self._shared = Shared(Clock(steps), Drift(steps), low_rank, cache(Graphs))
         self._reader = FactorReader(low_rank.step)
         self._writes, self._seeds = ForeignWrites(), SeedComparison()
+        self._angles = LargeAngles()
         self._incoming: Loaded | None = None
 
     @staticmethod
@@ -161,6 +163,9 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         try:
             for executor, context in work:
                 executor.prepare(context)
+            seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
+            if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then now and then
+                self._angles.look(work)
         except BaseException:
             for executor, _ in work:
                 executor.undo()

@@ -33,9 +33,8 @@ class FlowAdam(OrthogonalOptimizer):
         lr: Step size.
         betas: Memory of the first and of the second moment.
         eps: Added to the root of the second moment.
-        block_size: s; "dense"; or "auto": on a CPU exact steps where they are cheap, as in
-            `FlowSGD`, else the largest of the sizes measured whose step costs at most twice that of
-            SGD.
+        block_size: s; "dense"; or "auto", exact steps, as in `FlowSGD`. A CUDA graph cannot
+            capture these: give a size there.
         sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`.
         retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`; "auto"
             is "exp" on CUDA.

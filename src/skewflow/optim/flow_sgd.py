@@ -34,8 +34,8 @@ class FlowSGD(OrthogonalOptimizer):
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
         block_size: s; "dense" for the exact method; "auto" for exact steps, to the nearest point,
-            where they are cheap, and elsewhere for the largest of the sizes measured whose step
-            costs at most twice that of SGD; see `report`. Matrices with no more than s rows are
+            whatever they cost: blocks would change what `lr` means. `AngleSGD`, whose rate means
+            the same for both, chooses by the price. Matrices with no more than s rows are
             stepped exactly.
         sampler: How blocks are drawn. "sweep" and "uniform" are fused, read only the blocks they
             draw, and every step by itself has the uniform law. At s = 2 "sweep" goes through a

@@ -82,13 +82,16 @@ def step_by_angle(
     d, k = X.shape[-2:]
     rotated = []
     for b, (X_b, D_b, XM_b) in enumerate(zip(X, D, beside(X, M), strict=True)):
-        partition = _draw(d, block_size, update, update.stream + b, step)
+        partition = drawn_partition(d, block_size, update, update.stream + b, step)
         blocks = blocks_by_angle(EdgeWeights(X_b, D_b).blocks(partition), k, update.angle)
         rotated.append(rotate_blocks(XM_b, partition, blocks, -update.lr, update.retraction))
     return apart(torch.stack(rotated), k)
 
 
-def _draw(d: int, block_size: int, update: Update, stream: int, step: Int[Tensor, ""]) -> Partition:
+def drawn_partition(
+    d: int, block_size: int, update: Update, stream: int, step: Int[Tensor, ""]
+) -> Partition:
+    """The blocks that the fused step number `step` turns: a matching, or the shuffled order cut."""
     if block_size > 2:
         order = order_at(d, update.seed, stream, step)
         return Partition.from_order(order, block_sizes(d, block_size))

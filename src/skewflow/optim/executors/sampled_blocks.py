@@ -38,7 +38,8 @@ class SampledBlocks(Executor):
         (member,) = members
         self._weight, self._state, self._index = member.weight, member.state, member.index
         begin_samplers(self._state, settings.options, member.weight, member.choice.size)
-        self._estimates: list[Estimate] = []
+        self.estimates: list[Estimate] = []
+        """What the next step turns by, once it is prepared: for each matrix blocks of rows."""
         self._squares: Tensor | None = None
         self._undo: list[Callable[[], object]] = []
 
@@ -71,7 +72,7 @@ class SampledBlocks(Executor):
             self._squares = state["exp_avg_sq"].clone()
             taken = context.clock.taken(state, weight.p.device)
             moments = row_moments(self._squares, G, taken, update)
-        self._estimates = draw(X, G, M, update, samplers, generator, moments)
+        self.estimates = draw(X, G, M, update, samplers, generator, moments)
 
     def undo(self) -> None:
         """Bring the samplers and their generator back to where they were."""
@@ -89,12 +90,12 @@ class SampledBlocks(Executor):
         _, new = direction(G.to(X.dtype), M, update)
         if M is not None and new is not None:
             M.copy_(new)
-        for b, (partition, blocks) in enumerate(self._estimates):
+        for b, (partition, blocks) in enumerate(self.estimates):
             rotate_(X[b], None if M is None else M[b], partition, blocks, update)
         if self._squares is not None:
             state["exp_avg_sq"].copy_(self._squares)
         weight.write_back(state, X, M)
-        self._estimates, self._undo = [], []
+        self.estimates, self._undo = [], []
 
     def draws(self) -> Draws:
         """Draws of the next steps, from copies."""

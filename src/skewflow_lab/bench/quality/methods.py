@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal
 
 from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD
-from skewflow.optim.auto import auto_choice
 from skewflow.optim.options import block_size_for
 
 from ..peers import RSDM, CayleySGD, Landing
@@ -141,17 +140,8 @@ def flow_adam() -> Method:
         return FlowAdam([nn.Parameter(X) for X in matrices], lr, block_size="auto")
 
     def base(problem: Problem) -> float:
-        """The angles of a block are the rate times (d-1)/(s-1), and +-1 has a norm of sqrt(s)."""
-        *batch, d, k = problem.shape
-        options = {
-            "block_size": "auto",
-            "sampler": "sweep",
-            "retraction": "auto",
-            "betas": (0.9, 0.999),
-        }
-        size = auto_choice((torch.Size(batch).numel(), d, k), problem.device, options).size
-        s = size if isinstance(size, int) else d
-        return 0.1 / s**0.5 * (s - 1) / (d - 1)
+        """An angle of 0.1: entries of +-1 have a norm of sqrt(d)."""
+        return 0.1 / problem.shape[-2] ** 0.5
 
     return Method(of_points(make), base, ours=True)
 

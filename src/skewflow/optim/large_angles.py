@@ -1,0 +1,93 @@
+"""A warning, once for each weight, where blocks of the unbiased law turn a plane too far."""
+
+from collections.abc import Iterable
+from warnings import warn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .._typing import MatrixBlocks
+from ..kernels.rotate_blocks.reference import divide_blocks
+from ..kernels.row_moments.reference import row_moments
+from ..kernels.turn_by_angle.reference import drawn_partition
+from ..kernels.update import direction
+from ..tournaments.edge_weights import EdgeWeights
+from ..tournaments.partitions import edge_probability
+from .executors.executor import Context, Executor, Member
+from .executors.sampled_blocks import SampledBlocks
+from .weight import Weight
+
+MOST = 1.0
+"""Radians. An estimate of the generator says nothing of what lies further away."""
+
+SELDOM = 256
+"""The most steps between two looks; among the first ones steps 1, 2, 4, 8, ... are looked at."""
+
+
+class LargeAngles:
+    """Looks at the angles of a step, on the device where the weight is, and waits for them."""
+
+    def __init__(self) -> None:
+        self._told: set[Weight] = set()
+
+    def look(self, work: Iterable[tuple[Executor, Context]]) -> None:
+        """Warn of weights that this step will turn too far; it has been prepared."""
+        for executor, context in work:
+            for member in executor.members:
+                weight, size = member.weight, member.choice.size
+                unbiased = context.update.angle is None and isinstance(size, int)
+                if unbiased and weight not in self._told and member not in executor.left_out:
+                    self._compare(executor, member, context)
+
+    def _compare(self, executor: Executor, member: Member, context: Context) -> None:
+        lr = context.update.lr
+        if isinstance(executor, SampledBlocks):
+            estimates = [blocks for _, blocks in executor.estimates]
+        else:
+            estimates = list(drawn_blocks(member, context))
+        angle = lr * max(largest_angle(blocks, MOST / lr if lr else 1.0) for blocks in estimates)
+        if not MOST < angle < float("inf"):
+            return
+        self._told.add(member.weight)
+        warn(
+            f"a step turns a plane of {member.weight.name} by {angle:.3g} radians: blocks of "
+            f"{member.choice.size} of its {member.weight.d} rows turn further than exact steps at "
+            f"the same lr. lr={lr / angle:.2g} turns none by more than one radian; the lr of "
+            "AngleSGD is the angle itself, for blocks of any size.",
+            stacklevel=5,
+        )
+
+
+def largest_angle(blocks: MatrixBlocks, enough: float) -> float:
+    """The largest spectral norm of skew blocks, or a bound on it that is not above `enough`."""
+    found = 0.0
+    for block in blocks:
+        if block.shape[-1] < 2 or not len(block):
+            continue
+        bound = float(torch.linalg.matrix_norm(block).max()) / 2**0.5  # planes come in pairs
+        if block.shape[-1] > 3 and enough < bound < float("inf"):
+            bound = float(torch.linalg.matrix_norm(block, ord=2).max())
+        found = max(found, bound)
+    return found
+
+
+def drawn_blocks(member: Member, context: Context) -> Iterable[MatrixBlocks]:
+    """The estimates of the generators that the kernels will draw, one for each matrix."""
+    weight, state, size = member.weight, member.state, member.choice.size
+    assert isinstance(size, int)
+    update, device = context.update, weight.p.device
+    (X, M), G = weight.matrices(state), weight.view(context.gradients[member.index])
+    D, _ = direction(G.to(X.dtype), M, update)
+    moments: Float[Tensor, "n d"] | None = None
+    if update.beta2 is not None:
+        taken = context.clock.taken(state, device)
+        moments = row_moments(state["exp_avg_sq"].clone(), G, taken, update)
+    time = torch.tensor(context.clock.time(device), device=device)
+    scale = float(1 / edge_probability(weight.d, size))
+    for b, (X_b, D_b) in enumerate(zip(X, D, strict=True)):
+        partition = drawn_partition(weight.d, size, update, weight.stream + b, time)
+        blocks = EdgeWeights(X_b, D_b).blocks(partition)
+        if moments is not None:
+            blocks = divide_blocks(blocks, partition, moments[b])
+        yield tuple(scale * block for block in blocks)

@@ -1,0 +1,1 @@
+"""Which learning rate is best, by the law of the step, its block size, and the size of matrices."""
