@@ -96,7 +96,8 @@ def test_imports_point_downwards(path):
         if root == package and rest:
             assert layers.index(rest[0]) <= layers.index(layer), f"{layer} imports {module}"
         if package == "skewflow":
-            assert root not in LAB_ONLY, f"{layer} imports {module}"
+            on_use = root == "sklearn" and layer == "problems"  # its estimators load it on use
+            assert on_use or root not in LAB_ONLY, f"{layer} imports {module}"
 
 
 def test_the_laboratory_takes_public_names_unless_a_reason_is_listed():

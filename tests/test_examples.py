@@ -79,6 +79,12 @@ def test_the_assignment_finds_the_names_and_lowers_the_cost(capsys):
     assert after < 0.75 * before
 
 
+def test_the_learned_metric_and_the_orthogonal_features_have_fewer_errors(capsys):
+    (before, after), (gaussian, orthogonal) = printed("metric", capsys)
+    assert after < before / 2
+    assert orthogonal < gaussian
+
+
 def test_the_readme_s_rotation_halves_the_rounding_error(capsys):
     code = (EXAMPLES.parent / "README.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
     assert len([line for line in code.splitlines() if line]) <= 20

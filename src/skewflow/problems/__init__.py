@@ -1,5 +1,7 @@
 """The paper's problems, each as one call: needs the extra `problems`."""
 
+from typing import TYPE_CHECKING, Any
+
 from .assignment import GraphIsomorphism as GraphIsomorphism
 from .assignment import graph_isomorphism as graph_isomorphism
 from .assignment import quadratic_assignment as quadratic_assignment
@@ -13,10 +15,16 @@ from .synchronize import average_rotations as average_rotations
 from .synchronize import read_g2o as read_g2o
 from .synchronize import synchronize as synchronize
 
+if TYPE_CHECKING:
+    from .metric_learning import MahalanobisMetric as MahalanobisMetric
+    from .random_features import OrthogonalRandomFeatures as OrthogonalRandomFeatures
+
 __all__ = [
     "BlockSDP",
     "GraphIsomorphism",
+    "MahalanobisMetric",
     "MaxCut",
+    "OrthogonalRandomFeatures",
     "PoseGraph",
     "Synchronization",
     "average_rotations",
@@ -27,3 +35,17 @@ __all__ = [
     "solve_block_sdp",
     "synchronize",
 ]
+
+_ESTIMATORS = {
+    "MahalanobisMetric": "metric_learning",
+    "OrthogonalRandomFeatures": "random_features",
+}
+"""Classes of scikit-learn's kind, and their modules: they load it when they are first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)

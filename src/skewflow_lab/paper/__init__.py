@@ -6,6 +6,7 @@ from ..runs.experiment import Experiment
 from .cifar.experiment import Cifar
 from .convergence.experiment import Convergence
 from .haar.experiment import Haar
+from .isomorphism import Isomorphism
 from .mnist.experiment import Mnist
 from .numerics import Numerics
 from .qaplib import Qaplib
@@ -31,5 +32,6 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         RL(),
         Rnn(),
         Qaplib(),
+        Isomorphism(),
     )
 }

@@ -59,6 +59,7 @@ SMALL = {
         "update_sizes": (8,),
         "workers": 1,
     },
+    "isomorphism": {"pairs": 2, "size": 8},
     "qaplib": {"instances": ("planted8",), "restarts": 3, "moves": 50, "data": "planted"},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
     "rnn": {
