@@ -207,6 +207,15 @@ def sections(results: Path) -> list[Recorded]:
             "smallest learning rate of vanilla and ortinit, and at the smallest scale of s = 2: "
             "smaller ones may do better.",
         ),
+        at(
+            f"{BENCH}/givens_layer.json",
+            "A layer of Givens rotations beside other orthogonal layers",
+            "nn",
+            command="OMP_NUM_THREADS=1 skewflow bench givens-layer --rounds 5 --steps 300 --save",
+            note="`costs`: a forward and a backward pass on one thread of a busy machine, and the "
+            "most memory held at once. "
+            "`accuracy`: two square layers and a readout on halved images, three seeds.",
+        ),
         at("mnist", "A two-layer network on MNIST", "nn", figure="mnist/figures/mnist.png"),
         at(
             "rnn/h200",
