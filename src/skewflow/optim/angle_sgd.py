@@ -29,7 +29,8 @@ class AngleSGD(OrthogonalOptimizer):
         torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
 
     The momentum turns with its rows, or is tangent after an exact step, as in `FlowSGD`, of which
-    all other options are.
+    all other options are. On CUDA blocks have no kernel of their own: they run as plain torch, wait
+    for the device, and cannot be captured in a CUDA graph.
 
     Args:
         params: Orthogonal weights, or groups of them, as in `FlowSGD`.
