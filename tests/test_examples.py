@@ -107,3 +107,9 @@ def test_the_equation_tells_the_spirals_apart(capsys):
     assert before < 60
     assert after > 70
     assert error < 1e-6
+
+
+def test_a_cut_is_below_its_bound_and_above_half_of_the_edges(capsys):
+    (cut, edges, bound), (gap,) = printed("cut", capsys)
+    assert edges / 2 < cut <= bound < edges
+    assert gap <= 1e-6

@@ -7,12 +7,14 @@ from .cifar.experiment import Cifar
 from .convergence.experiment import Convergence
 from .haar.experiment import Haar
 from .isomorphism import Isomorphism
+from .max_cut.experiment import MaxCutGset
 from .mnist.experiment import Mnist
 from .numerics import Numerics
 from .qaplib import Qaplib
 from .rho import Rho
 from .rl.experiment import RL
 from .rnn.experiment import Rnn
+from .synchronize.experiment import Synchronize
 from .table1.experiment import Table1
 from .table2.experiment import Table2
 from .variance.experiment import Variance
@@ -33,5 +35,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Rnn(),
         Qaplib(),
         Isomorphism(),
+        MaxCutGset(),
+        Synchronize(),
     )
 }

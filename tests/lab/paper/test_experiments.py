@@ -61,6 +61,8 @@ SMALL = {
     },
     "isomorphism": {"pairs": 2, "size": 8},
     "qaplib": {"instances": ("planted8",), "restarts": 3, "moves": 50, "data": "planted"},
+    "max-cut": {"graphs": ("grid-4", "random-20"), "drawn": ("random-20",)},
+    "synchronize": {"graphs": ("sphere-4",), "drawn": ("sphere-4",), "most": 0},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
     "rnn": {
         "delays": (3,),

@@ -41,7 +41,14 @@ class MaxCut:
     """The solution of the relaxation."""
 
 
-def max_cut(graph: Any, *, tol: float = 1e-6, seed: int = 0, rank: int | None = None) -> MaxCut:
+def max_cut(
+    graph: Any,
+    *,
+    tol: float = 1e-6,
+    seed: int = 0,
+    rank: int | None = None,
+    initial: Array | None = None,
+) -> MaxCut:
     r"""Cut the vertices of a weighted graph in two, and bound the largest cut.
 
     Solves the relaxation of Goemans and Williamson (1995),
@@ -55,6 +62,7 @@ def max_cut(graph: Any, *, tol: float = 1e-6, seed: int = 0, rank: int | None = 
         tol: Relative gap of the relaxation at which its solver stops.
         seed: Seed of the start, the hyperplanes and the annealing.
         rank: Columns of the first factor, as in `solve_block_sdp`.
+        initial: A start (n, 1, r) with unit rows, as in `solve_block_sdp`.
 
     Raises:
         ValueError: If the graph is directed, asymmetric or has loops or fewer than two vertices.
@@ -68,7 +76,7 @@ def max_cut(graph: Any, *, tol: float = 1e-6, seed: int = 0, rank: int | None = 
         (4.0, 4.523)
     """
     W = weights(graph)
-    sdp = solve_block_sdp(W / 4, tol=tol, seed=seed, rank=rank)
+    sdp = solve_block_sdp(W / 4, tol=tol, seed=seed, rank=rank, initial=initial)
     total = math.fsum(W.data) / 4
     side = _round(W, sdp.factor[:, 0, :], seed)
     return MaxCut(

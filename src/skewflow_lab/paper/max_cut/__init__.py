@@ -1,0 +1,1 @@
+"""`skewflow reproduce max-cut`: certified cuts of Gset's graphs (Sec. 1)."""

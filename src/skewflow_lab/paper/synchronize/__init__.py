@@ -1,0 +1,1 @@
+"""`skewflow reproduce synchronize`: certified poses of SLAM graphs (Sec. 1)."""
