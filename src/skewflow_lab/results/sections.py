@@ -283,6 +283,12 @@ def sections(results: Path) -> list[Recorded]:
             note="The search is random: a method's count moves by a few from seed to seed.",
         ),
         at(
+            "isomorphism",
+            "Graph isomorphism on 200 pairs",
+            "problems",
+            figure="isomorphism/figures/isomorphism.png",
+        ),
+        at(
             f"{BENCH}/second_moment.json",
             "Which second moment FlowAdam has",
             "optim",
