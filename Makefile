@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types unit shapes test-slow test-clients test-ray test-browser test-mjx test-gpu bench format clean
+.PHONY: demo test lint types unit shapes test-slow test-distributed test-clients test-ray test-browser test-mjx test-gpu bench format clean
 
 # Runs of an earlier demo are removed: each one measures this machine and these sources.
 demo: $(STAMP)
@@ -41,6 +41,10 @@ shapes: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# Sharded weights on two processes of this machine.
+test-distributed: $(STAMP)
+	$(BIN)/python -m pytest --durations=5 tests/processes
 
 # The optimisers under the real PyTorch Lightning and Hugging Face's Accelerate and Trainer.
 test-clients: $(STAMP)

@@ -24,6 +24,7 @@ LIBRARY = [
     "flows",
     "es",
     "problems",
+    "distributed",
 ]
 LABORATORY = [
     "runs",

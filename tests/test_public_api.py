@@ -6,6 +6,7 @@ from pathlib import Path
 
 LISTED = Path(__file__).parent / "public_api.txt"
 MODULES = [
+    "distributed",
     "es",
     "flows",
     "geometry",

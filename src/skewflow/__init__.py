@@ -1,5 +1,6 @@
 """Optimisation on O(d), SO(d) and the Stiefel manifold with one dial, the block size."""
 
+from . import distributed as distributed
 from . import errors as errors
 from . import es as es
 from . import flows as flows
@@ -10,5 +11,16 @@ from . import optim as optim
 from . import samplers as samplers
 from . import tournaments as tournaments
 
-__all__ = ["errors", "es", "flows", "geometry", "kernels", "nn", "optim", "samplers", "tournaments"]
+__all__ = [
+    "distributed",
+    "errors",
+    "es",
+    "flows",
+    "geometry",
+    "kernels",
+    "nn",
+    "optim",
+    "samplers",
+    "tournaments",
+]
 __version__ = "0.1.0.dev0"

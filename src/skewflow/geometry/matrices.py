@@ -101,8 +101,9 @@ class MatrixView:
         if self.layout is None:
             *batch, rows, columns = self.shape
             return math.prod(batch), rows, columns
-        out = self.shape[1 if self.layout == "transposed convolution" else 0]
-        return 1, out, math.prod(self.shape) // out
+        place = 1 if self.layout == "transposed convolution" else 0
+        others = (*self.shape[:place], *self.shape[place + 1 :])
+        return 1, self.shape[place], math.prod(others)
 
 
 def as_matrices(weight: Float[Tensor, "*shape"]) -> Float[Tensor, "n d k"]:

@@ -44,6 +44,10 @@ class Choice:
 
 def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
     """The step of one weight under the options of its group."""
+    if weight.is_sharded:
+        from .sharded.choice import sharded_choice  # torch's DTensor, on use
+
+        return sharded_choice(weight, group)  # type: ignore[arg-type]
     size, sampler, d = group["block_size"], group["sampler"], weight.d
     why = "the size of its group"
     if isinstance(sampler, Sampler):

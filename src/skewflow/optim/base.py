@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..errors import NonFiniteError
-from ..geometry.matrices import MatrixView
 from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import Graphs, is_capturing
 from ..kernels.update import Update
@@ -31,7 +30,8 @@ from .options import check_options, refuse_foreign_options
 from .plan import Plan
 from .process_seeds import SeedComparison
 from .report import Report, next_step, past
-from .weight import Weight, check_admitted, check_kind
+from .sharded.rounds import Rounds
+from .weight import Weight, check_admitted, check_kind, weight_of
 
 
 class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
@@ -46,7 +46,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         """Make everything that a checkpoint does not hold; the state holds the rest."""
         self._plans: dict[int, Plan] = {}
         low_rank = LowRankMemory()
-        self._shared = Shared(Clock(steps), Drift(steps), low_rank, cache(Graphs))
+        self._shared = Shared(Clock(steps), Drift(steps), low_rank, cache(Graphs), Rounds())
         self._reader = FactorReader(low_rank.step)
         self._writes, self._seeds = ForeignWrites(), SeedComparison()
         self._angles = LargeAngles()
@@ -93,12 +93,13 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         admitted = {}
         for p, name in zip(group["params"], names, strict=True):
             check_kind(p, name)
-            weight = Weight(p, name, MatrixView.of(p, name), stream, self._shared.clock.done)
+            weight = weight_of(p, name, stream, self._shared.clock.done)
+            choice_for(weight, group)
             weight.check()
             admitted[p] = weight
             stream += weight.num_matrices
         self._weights.update(admitted)
-        self._writes.add(admitted.values())
+        self._writes.add(w for w in admitted.values() if not w.is_sharded)
         self._begin_states(group)
 
     def _begin_states(self, group: dict[str, Any]) -> None:
@@ -166,6 +167,8 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
             if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then now and then
                 self._angles.look(work)
+            for executor, _ in work:
+                executor.agree()
         except BaseException:
             for executor, _ in work:
                 executor.undo()
@@ -337,7 +340,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         super().__setstate__(state)
         if "_weights" in state:
             self._begin(self.__dict__.pop("_steps"))
-            self._writes.add(self._weights.values())
+            self._writes.add(w for w in self._weights.values() if not w.is_sharded)
         elif self._incoming is not None:
             self._take_over(self._incoming)
 

@@ -106,6 +106,8 @@ def unpack(
         for p, number in zip(group["params"], saved_group["params"], strict=True):
             saved = state_dict["state"].get(number, {})
             _check(saved, weights[p], adaptive="betas" in options)
+            if weights[p].is_sharded:  # its placement may not allow the saved block size
+                choice_for(weights[p], drawn)
             states[p] = _unpack(saved, drawn, weights[p])
     return Loaded(groups[0]["step"], groups, samplers, states)
 
@@ -193,7 +195,7 @@ def _unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dic
             for sampler, inner in zip(state[key], inners, strict=True):
                 sampler.load_state_dict(inner)
         elif isinstance(value, Tensor):
-            state[key] = value.detach().clone().to(weight.p.device)
+            state[key] = weight.own(key, value.detach()).clone().to(weight.p.device)
         elif isinstance(value, list):
             state[key] = list(value)
     return state

@@ -91,6 +91,8 @@ def layout_of(gradient: Gradient, weight: Weight) -> Layout | None:
             f"this optimiser needs dense gradients: {weight.name} has a sparse one. Use "
             "`sparse=False` in the layer, or another optimiser for it."
         )
+    if weight.is_sharded:
+        return Layout(gradient.dtype, None)
     view = weight.view(gradient)
     is_copy = view.data_ptr() != gradient.data_ptr()
     return Layout(gradient.dtype, None if is_copy else (view.shape, view.stride()))
@@ -224,6 +226,10 @@ def unusable_gradient(weight: Weight, grad: Tensor) -> NonFiniteGradientError:
 
 def _check_options(weight: Weight, group: dict[str, Any]) -> None:
     size, retraction = group["block_size"], group["retraction"]
+    if weight.is_sharded:
+        raise FactorError(
+            f"factors need a whole weight: {weight.name} is sharded. Give it the gradient."
+        )
     if "betas" in group:
         raise FactorError(
             f"factors need FlowSGD: got some for {weight.name}. FlowAdam divides the planes by "

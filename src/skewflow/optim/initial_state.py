@@ -10,7 +10,6 @@ import torch
 
 from ..kernels.permutation.reference import make_key, scalar
 from .auto import choice_for
-from .drift import accumulates_rounding
 from .options import is_fused, make_sampler
 from .weight import Weight
 
@@ -19,12 +18,10 @@ from .weight import Weight
 def begin_state(state: dict[str, Any], group: dict[str, Any], weight: Weight) -> None:
     """Make what every way of stepping needs and the state lacks; moments are the optimiser's."""
     weight.points(state)  # the master of a half precision weight
-    state.setdefault("polishes", 0)
+    for count in ("polishes", "turns"):
+        state.setdefault(count, 0)
     choice = choice_for(weight, group)
-    if choice.size == "dense":
-        if accumulates_rounding(weight, choice.retraction):
-            state.setdefault("turns", 0)
-    elif not is_fused(group["sampler"]):
+    if choice.size != "dense" and not is_fused(group["sampler"]):
         begin_samplers(state, group, weight, choice.size)
     if group["nonfinite"] == "skip" and "skipped" not in state:
         state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)

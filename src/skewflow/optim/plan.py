@@ -17,10 +17,20 @@ from .executors.low_rank import LowRank
 from .executors.low_rank_momentum import LowRankMomentum
 from .executors.natural import Natural
 from .executors.sampled_blocks import SampledBlocks
+from .executors.sharded import Sharded
 from .gradient import Factors, Gradient, layout_of
 from .weight import Weight
 
-EXECUTORS = (Natural, LowRankMomentum, LowRank, FusedLaunches, DenseBatch, SampledBlocks, Blocks)
+EXECUTORS = (
+    Sharded,
+    Natural,
+    LowRankMomentum,
+    LowRank,
+    FusedLaunches,
+    DenseBatch,
+    SampledBlocks,
+    Blocks,
+)
 """Every way of stepping. A weight takes the first one that has a key for it."""
 
 SWITCHES = (

@@ -88,7 +88,7 @@ NUM_DRAWS = 16
 
 def past(weight: Weight, state: Mapping[str, Any], size: int | str) -> dict[str, float]:
     """What can be said of a weight without a gradient, given the rows of its blocks."""
-    X = weight.view(state.get("master", weight.p.detach()))
+    X = weight.view(weight.gathered(state.get("master", weight.p.detach())))
     return {
         "block_size": size if isinstance(size, int) else weight.d,
         "orthogonality_error": float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5,
@@ -104,7 +104,7 @@ def next_step(member: Member, context: Context, draws: Draws | None) -> dict[str
     if size == "dense":
         retraction: Any = member.choice.retraction
         update = replace(update, retraction=retraction)
-    (X, M), G = weight.matrices(state), weight.view(context.gradients[member.index])
+    X, M, G = weight.whole(state, context.gradients[member.index])
     D, _ = direction(G.to(X.dtype), M, update)
     w = None
     if update.beta2 is not None:

@@ -59,6 +59,11 @@ class Weight:
         return self.view.matrices[1]
 
     @property
+    def is_sharded(self) -> bool:
+        """Each process has a part of it."""
+        return False
+
+    @property
     def is_half(self) -> bool:
         """It is stepped through a float32 master."""
         return self.p.dtype in HALVES
@@ -77,6 +82,18 @@ class Weight:
         """The points and the momentum, if there is one, as matrices (n, d, k)."""
         M = self.view(state["momentum_buffer"]) if "momentum_buffer" in state else None
         return self.view(self.points(state)), M
+
+    def gathered(self, tensor: Tensor) -> Tensor:
+        """All of a tensor that is placed as the weight is."""
+        return tensor
+
+    def whole(self, state: dict[str, Any], grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Points, momentum and gradient, for reports."""
+        return *self.matrices(state), self.view(grad)
+
+    def own(self, key: str, value: Tensor) -> Tensor:
+        """A saved tensor as the state of this weight has it."""
+        return value.full_tensor() if _is_dtensor(value) else value  # type: ignore[attr-defined]
 
     def views(self, state: dict[str, Any]) -> tuple[Tensor, Tensor | None] | None:
         """The same for executors to keep; None if writing to it would not write to the weight."""
@@ -209,6 +226,15 @@ def _nearest(X: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
     return Y
 
 
+def weight_of(p: Tensor, name: str, stream: int, present_until: int) -> Weight:
+    """The weight of a parameter; see `Weight`."""
+    if _is_dtensor(p):
+        from .sharded.weight import ShardedWeight  # torch's DTensor, on use
+
+        return ShardedWeight.of(p, name, stream, present_until)  # type: ignore[arg-type]
+    return Weight(p, name, MatrixView.of(p, name), stream, present_until)
+
+
 def check_admitted(params: Iterable[Tensor], weights: Collection[Tensor]) -> None:
     """All parameters of a group are among the weights of the optimiser."""
     for number, p in enumerate(params):
@@ -221,18 +247,12 @@ def check_admitted(params: Iterable[Tensor], weights: Collection[Tensor]) -> Non
 
 
 def check_kind(p: Tensor, name: str) -> None:
-    """The parameter is a whole, real, floating-point tensor with memory."""
-    if _is_dtensor(p):
-        raise TypeError(
-            f"{name} must be a whole tensor: it is a DTensor, as `fully_shard` makes it. "
-            "Sharded weights are not supported: leave it out of the sharding (`fully_shard` "
-            "takes `ignored_params`), or use DistributedDataParallel."
-        )
+    """The parameter is a real, floating-point tensor with memory, whole or a DTensor."""
     if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
         raise TypeError(
-            f"{name} must be a whole tensor: it is a flat shard, as FullyShardedDataParallel makes "
-            "it. Sharded weights are not supported: leave the layer out of the sharding "
-            "(`ignored_modules`), or use DistributedDataParallel."
+            f"{name} must be a whole tensor or a DTensor: it is a flat shard, as "
+            "FullyShardedDataParallel makes it. Use `fully_shard`, leave the layer out of the "
+            "sharding (`ignored_modules`), or use DistributedDataParallel."
         )
     if is_lazy(p):
         raise ValueError(

@@ -34,8 +34,17 @@ def row_moments(
         >>> row_moments(v, torch.ones(1, 2, 3), 0, Update(lr=0.1, momentum=0.9, beta2=0.99))
         tensor([[1., 1.]])
     """
+    return moments_of(squares, G.to(squares.dtype).square().mean(-1), step, update)
+
+
+def moments_of(
+    squares: Float[Tensor, "n d"],
+    now: Float[Tensor, "n d"],
+    step: int | Int[Tensor, ""],
+    update: Update,
+) -> Float[Tensor, "n d"]:
+    """`row_moments`, given the mean squares of the rows of the gradient."""
     assert update.beta2 is not None
-    now = G.to(squares.dtype).square().mean(-1)
     moved = update.beta2 * squares + (1 - update.beta2) * now
     squares.copy_(torch.where(torch.isfinite(now), moved, squares))
     t = step.double() + 1 if isinstance(step, Tensor) else step + 1

@@ -18,6 +18,7 @@ from ..weight import Weight
 
 if TYPE_CHECKING:
     from ..drift import Drift
+    from ..sharded.rounds import Rounds
     from .low_rank import LowRankMemory
 
 Draws = Callable[[int, EdgeWeights], Tournament]
@@ -56,12 +57,14 @@ class Shared:
         drift: Checks the weights now and then.
         low_rank: Memory of steps by factors.
         graphs: Makes the CUDA graphs of a device.
+        rounds: Sums over processes that the steps of sharded weights wait for.
     """
 
     clock: Clock
     drift: "Drift"
     low_rank: "LowRankMemory"
     graphs: Callable[[torch.device], Graphs]
+    rounds: "Rounds"
 
 
 @dataclass(slots=True)
@@ -145,6 +148,9 @@ class Executor(ABC):
         That is to raise what a device has reported of earlier steps, to check gradients, and to
         draw blocks.
         """
+
+    def agree(self) -> None:  # noqa: B027
+        """Find out from other processes what can fail there, before any weight moves."""
 
     @abstractmethod
     def step(self, context: Context) -> None:

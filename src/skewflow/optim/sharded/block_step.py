@@ -1,0 +1,99 @@
+r"""A step by random blocks of a weight whose columns are split (Eq. 8).
+
+The entries of the generator are inner products of rows, $D_i \cdot X_j - X_i \cdot D_j$: sums over
+columns. Each process adds up its own columns; the all-reduce has the strictly lower half of each
+skew block, $d (s - 1) / 2$ numbers. Every process then turns the rows of its columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..._typing import MatrixBlocks
+from ...geometry.precision import users_precision
+from ...kernels.block_step import rotate_
+from ...kernels.permutation.reference import matching_at, order_at
+from ...kernels.rotate_blocks.reference import divide_blocks
+from ...kernels.update import Update
+from ...tournaments.partitions import Partition, block_sizes
+
+Estimate = tuple[Partition, MatrixBlocks]
+
+
+def drawn_at(
+    d: int, block_size: int, update: Update, stream: int, step: int, device: torch.device
+) -> Partition:
+    """The blocks that the fused steps draw for one matrix at a step, on every process alike."""
+    time, sizes = torch.tensor(step, device=device), block_sizes(d, block_size)
+    if block_size > 2:
+        return Partition.from_order(order_at(d, update.seed, stream, time), sizes)
+    pairs, alone = matching_at(d, update.seed, stream, time, independent=update.independent)
+    return Partition.from_order(torch.cat([pairs.flatten(), alone]), sizes)
+
+
+def entries(
+    X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], partitions: Sequence[Partition]
+) -> Float[Tensor, "m"]:
+    """The strictly lower entries of all blocks, summed over the columns of this process."""
+    found = [X.new_empty(0)]
+    with users_precision(X):
+        for X_b, D_b, partition in zip(X, D, partitions, strict=True):
+            for rows in partition.blocks:
+                S = D_b[rows] @ X_b[rows].mT  # (l, s, s)
+                i, j = _below(rows)
+                found.append((S - S.mT)[:, i, j].flatten())
+    return torch.cat(found)
+
+
+def skew_blocks(lower: Float[Tensor, "m"], partitions: Sequence[Partition]) -> list[MatrixBlocks]:
+    """The blocks of each matrix, from the entries that `entries` lists."""
+    start, matrices = 0, []
+    for partition in partitions:
+        blocks = []
+        for rows in partition.blocks:
+            (l, s), (i, j) = rows.shape, _below(rows)
+            part = lower[start : start + l * len(i)].view(l, len(i))
+            block = lower.new_zeros(l, s, s)
+            block[:, i, j], block[:, j, i] = part, -part
+            blocks.append(block)
+            start += l * len(i)
+        matrices.append(tuple(blocks))
+    return matrices
+
+
+def estimates(
+    lower: Float[Tensor, "m"],
+    partitions: Sequence[Partition],
+    moments: Float[Tensor, "n d"] | None,
+) -> list[Estimate]:
+    """The estimate of each matrix, its planes divided by second moments of their rows."""
+    matrices = skew_blocks(lower, partitions)
+    if moments is not None:
+        divided = zip(matrices, partitions, moments, strict=True)
+        matrices = [divide_blocks(blocks, T, w) for blocks, T, w in divided]
+    return list(zip(partitions, matrices, strict=True))
+
+
+def turn_(
+    X: Float[Tensor, "n d k"],
+    M: Float[Tensor, "n d k"] | None,
+    drawn: Sequence[Estimate],
+    update: Update,
+) -> None:
+    """Turn the rows of the columns on this process, and of the momentum, in place."""
+    if not X.numel():
+        return
+    for b, (partition, blocks) in enumerate(drawn):
+        scale = partition.d * (partition.d - 1) / (2 * partition.num_edges)  # one over P(e)
+        scaled = replace(update, lr=update.lr * scale)
+        rotate_(X[b], None if M is None else M[b], partition, blocks, scaled)
+
+
+def _below(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The places below the diagonal of a block."""
+    s = rows.shape[1]
+    i, j = torch.tril_indices(s, s, -1, device=rows.device)
+    return i, j

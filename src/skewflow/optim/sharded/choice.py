@@ -1,0 +1,79 @@
+"""Which step a sharded weight gets: the one that its placement makes cheap."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.distributed.tensor import DTensor
+
+from ..auto import Choice, auto_block_size, auto_choice, block_retraction, exact_retraction
+from ..options import is_fused
+from .weight import ShardedWeight
+
+LINE = "fully_shard(..., shard_placement_fn=skewflow.distributed.shard_placement(model{}))"
+"""How to shard for blocks of rows, and with more arguments for other steps."""
+
+
+def sharded_choice(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice:
+    """The step of one sharded weight under the options of its group.
+
+    Raises:
+        ValueError: If its placement does not allow that step.
+    """
+    size, split, d = group["block_size"], weight.placement.split, weight.d
+    if split == "both":
+        raise ValueError(
+            f"{_what(weight)} splits both rows and columns, so that no step is cheap. Shard it "
+            f"over one of them: {LINE.format('')}."
+        )
+    if group.get("angle") is not None:
+        raise ValueError(
+            f"{weight.name} is sharded, and AngleSGD steps whole weights only. Use FlowSGD or "
+            "FlowAdam, or leave it out of the sharding (`fully_shard` takes `ignored_params`)."
+        )
+    if not is_fused(group["sampler"]):
+        raise ValueError(
+            f"{weight.name} is sharded, and its blocks must be drawn without the generator: got "
+            f'sampler={group["sampler"]!r}. Use "sweep" or "uniform".'
+        )
+    if split == "columns":
+        return _blocks(weight, group)
+    retraction = exact_retraction(group, weight.p.device)
+    if split == "nothing":
+        if size == "auto":
+            return auto_choice(weight.view.matrices, weight.p.device, group)
+        exact = not isinstance(size, int) or size >= d
+        why = "the size of its group"
+        return Choice("dense", retraction, why) if exact else Choice(size, retraction, why)
+    if isinstance(size, int) and size < d:
+        raise ValueError(
+            f"{_what(weight)} splits rows, and blocks of {size} rows sum over columns. Leave "
+            'block_size out or use "dense" (exact steps sum over rows), or shard the columns: '
+            f"{LINE.format('')}."
+        )
+    if retraction == "cayley":
+        raise ValueError(
+            f"{_what(weight)} splits rows, and Cayley's exact step solves a system with all of "
+            'them. Use retraction="exp" or "polar".'
+        )
+    return Choice("dense", retraction, "as its rows are split, by sums of k x k numbers")
+
+
+def _blocks(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice:
+    """Blocks of rows; of all rows, which is exact, where there are no more than s."""
+    size, d = group["block_size"], weight.d
+    if size == "dense":
+        raise ValueError(
+            f"{_what(weight)} splits columns, and exact steps sum over rows. Use a block size or "
+            '"auto", or shard the rows: ' + LINE.format(', steps="exact"') + "."
+        )
+    why = "the size of its group"
+    if size == "auto":
+        size, why = auto_block_size(d, weight.p.device), "by sums of d (s - 1) / 2 numbers"
+    side = "of its transpose, whose" if weight.placement.turned else "as its"
+    return Choice(min(size, d), block_retraction(group), f"{side} columns are split, {why}")
+
+
+def _what(weight: ShardedWeight) -> str:
+    _, d, k = weight.view.matrices
+    assert isinstance(weight.p, DTensor)
+    return f"{weight.name} has matrices of {d} x {k}, and its placement {weight.p.placements}"

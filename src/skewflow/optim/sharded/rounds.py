@@ -1,0 +1,108 @@
+"""Steps of several weights that wait for sums over processes, side by side.
+
+A step is a generator: it yields what is to be added up over processes, and is sent the sums. All
+steps of an optimiser go from one sum to the next together, so that a round takes one all-reduce for
+all weights of a mesh.
+"""
+
+from collections import defaultdict
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+Groups: TypeAlias = tuple[Any, ...]
+"""Groups of processes, `torch.distributed.ProcessGroup`, whose sums follow one another."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A part of a sum over the processes of each of some groups.
+
+    Args:
+        part: What this process adds.
+        groups: The groups; without any the part is the sum.
+    """
+
+    part: Tensor
+    groups: Groups
+
+
+Request: TypeAlias = Sequence[Sum]
+Steps: TypeAlias = Generator[Request, Sequence[Tensor], Any]
+"""The steps of one weight; their return value is the result."""
+
+
+def add_up(requests: Sequence[Request]) -> list[list[Tensor]]:
+    """The sums, by one all-reduce for all parts of equal groups, dtype and device."""
+    sums = [[s.part for s in request] for request in requests]
+    buckets: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+    for i, request in enumerate(requests):
+        for j, s in enumerate(request):
+            if s.groups:
+                buckets[(s.groups, s.part.dtype, s.part.device)].append((i, j))
+    started = []
+    for (groups, *_), places in buckets.items():
+        flat = torch.cat([sums[i][j].reshape(-1) for i, j in places])
+        first = dist.all_reduce(flat, group=groups[0], async_op=True)
+        started.append((groups[1:], places, flat, first))
+    for others, places, flat, first in started:
+        first.wait()
+        for group in others:
+            dist.all_reduce(flat, group=group)
+        parts = torch.split(flat, [sums[i][j].numel() for i, j in places])
+        for (i, j), part in zip(places, parts, strict=True):
+            sums[i][j] = part.view(sums[i][j].shape)
+    return sums
+
+
+class Rounds:
+    """Takes the steps that executors hand in through their rounds."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[Steps, Request]] = {}
+        self._results: dict[int, Any] = {}
+        self._next, self._begun = 0, False
+
+    def add(self, steps: Steps) -> int:
+        """Begin such steps, up to their first sum; the number by which `result` knows them."""
+        self._waiting[self._next] = steps, next(steps)
+        self._next += 1
+        return self._next - 1
+
+    def begin(self) -> None:
+        """The first round, after which steps may refuse; nothing has been written then."""
+        if not self._begun:
+            self._begun = True
+            self._round()
+
+    def result(self, number: int) -> Any:
+        """What such steps return, after the rounds that are left."""
+        while self._waiting:
+            self._round()
+        self._begun = False
+        return self._results.pop(number)
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.__init__()  # type: ignore[misc]
+
+    def _round(self) -> None:
+        numbers, pairs = [*self._waiting], [*self._waiting.values()]
+        self._waiting = {}
+        sums = add_up([request for _, request in pairs])
+        for number, (steps, _), found in zip(numbers, pairs, sums, strict=True):
+            try:
+                self._waiting[number] = steps, steps.send(found)
+            except StopIteration as end:
+                self._results[number] = end.value
+
+
+def run(all_steps: Sequence[Steps]) -> list[Any]:
+    """The results of steps that are taken at once."""
+    rounds = Rounds()
+    numbers = [rounds.add(steps) for steps in all_steps]
+    return [rounds.result(number) for number in numbers]

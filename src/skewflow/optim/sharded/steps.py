@@ -1,0 +1,183 @@
+"""The steps of one sharded weight, from its gradient to its new point, with the sums between."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ...errors import NonFiniteGradientError
+from ...geometry.precision import users_precision
+from ...kernels.exact_step import exact_step
+from ...kernels.row_moments.reference import moments_of
+from ...kernels.tangent import tangent_part
+from ...kernels.update import LARGEST_GRADIENT, Update, direction
+from ..auto import Choice
+from .block_step import drawn_at, entries, estimates, turn_
+from .exact_step import polar_step, thin_step
+from .rounds import Steps, Sum
+
+if TYPE_CHECKING:
+    from .weight import ShardedWeight
+
+
+@dataclass
+class Now:
+    """A weight at a step, as the matrices of this process.
+
+    Args:
+        weight: The weight.
+        choice: Its block size and retraction.
+        X: Its points.
+        G: Its gradients.
+        M: Its momentum, or None.
+        squares: The second moments of all rows (n, d), of all matrices of the weight, or None.
+        update: The numbers of the step.
+        time: Steps done.
+        taken: Steps that the weight has taken.
+        skips: Leave the weight out if its gradient is not finite.
+    """
+
+    weight: "ShardedWeight"
+    choice: Choice
+    X: Float[Tensor, "n d k"]
+    G: Float[Tensor, "n d k"]
+    M: Float[Tensor, "n d k"] | None
+    squares: Float[Tensor, "N D"] | None
+    update: Update
+    time: int
+    taken: int
+
+
+def steps_of(now: Now, skips: bool) -> Steps:
+    """The steps of a weight; they return what writes the result, or None if it is left out.
+
+    Every process must do the same, so whether a gradient is finite is added up, too.
+
+    Raises:
+        NonFiniteGradientError: In every process, if a part of the gradient is not finite.
+    """
+    by_blocks = isinstance(now.choice.size, int)
+    inner = _by_blocks(now) if by_blocks else _exactly(now)
+    flag = _bad(now.G).to(now.X.dtype)
+    request = [*next(inner), Sum(flag, now.weight.placement.all_groups)]
+    *sums, bad = yield request
+    if float(bad):
+        if skips:
+            return None
+        raise _unusable(now)
+    try:
+        wanted = inner.send(sums)
+        while True:
+            wanted = inner.send((yield wanted))
+    except StopIteration as end:
+        return end.value
+
+
+def _by_blocks(now: Now) -> Steps:
+    """Phase one of a step by blocks: the sums; what it returns turns the rows."""
+    weight, size = now.weight, now.choice.size
+    assert isinstance(size, int)
+    place, (n, d, _) = weight.placement, now.X.shape
+    D, new = direction(now.G.to(now.X.dtype), now.M, now.update)
+    stream = weight.stream + place.first
+    partitions = [
+        drawn_at(d, size, now.update, stream + b, now.time, now.X.device) for b in range(n)
+    ]
+    request = [Sum(entries(now.X, D, partitions), place.groups)]
+    if now.squares is not None:
+        request.append(_row_squares(now))
+    lower, *sums = yield request
+    squares, moments = _moments(now, sums)
+    drawn = estimates(lower, partitions, moments)
+
+    def write() -> None:
+        if now.squares is not None and squares is not None:
+            now.squares.copy_(squares)
+        if now.M is not None and new is not None:
+            now.M.copy_(new)
+        turn_(now.X, now.M, drawn, now.update)
+
+    return write
+
+
+def _exactly(now: Now) -> Steps:
+    """An exact step; without other processes it is that of `kernels`."""
+    X, update, retraction = now.X, now.update, now.choice.retraction
+    groups = now.weight.placement.groups
+    D, new = direction(now.G.to(X.dtype), now.M, update)
+    request = [_row_squares(now)] if now.squares is not None else []
+    if not groups:
+        squares, moments = _moments(now, (yield request))
+        tangent = None if new is None else tangent_part(X, new)
+        Y = exact_step(X, D, update.lr, retraction, moments) if X.numel() else X
+        return _writer(now, Y, tangent, squares)
+    with users_precision(X):
+        parts = [X.mT @ D] + ([X.mT @ new] if update.nesterov and new is not None else [])
+    norm = torch.linalg.vector_norm(D, dim=(-2, -1), dtype=torch.float64).to(X.dtype)
+    S, *others = yield [Sum(part, groups) for part in (*parts, norm)] + request
+    S_new = others.pop(0) if len(parts) > 1 else S
+    norm, *sums = others
+    tangent = None if new is None else tangent_part(X, new, S_new)
+    squares, moments = _moments(now, sums)
+    if moments is not None:  # the generator, which single planes are divided in, is not formed
+        c = moments.mean(-1).sqrt().to(X.dtype)
+        D, S, norm = D / c[:, None, None], S / c[:, None, None], norm / c
+    take: Callable[..., Any] = polar_step if retraction == "polar" else thin_step
+    Y = yield from take(X, D, S, norm, update.lr, groups)
+    return _writer(now, Y, tangent, squares)
+
+
+def _writer(
+    now: Now, Y: Tensor, tangent: Tensor | None, squares: Tensor | None
+) -> Callable[[], None]:
+    def write() -> None:
+        now.X.copy_(Y)
+        if now.squares is not None and squares is not None:
+            now.squares.copy_(squares)
+        if now.M is not None and tangent is not None:
+            now.M.copy_(tangent)
+
+    return write
+
+
+def _row_squares(now: Now) -> Sum:
+    """The mean squares of the rows of the gradient, among those of all rows of the weight."""
+    assert now.squares is not None
+    weight, G = now.weight, now.G.to(now.squares.dtype)
+    part = torch.zeros_like(now.squares)
+    first, n, k = weight.placement.first, len(G), weight.view.matrices[2]
+    mean = G.square().sum(-1) / k
+    if weight.placement.split == "rows":
+        part[first : first + n, weight.rows.to(part.device)] = mean
+    else:
+        part[first : first + n] = mean
+    return Sum(part, weight.placement.all_groups)
+
+
+def _moments(now: Now, sums: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    """The second moments moved on, and what the planes of the matrices here are divided by."""
+    if now.squares is None:
+        return None, None
+    squares, first = now.squares.clone(), now.weight.placement.first
+    moments = moments_of(squares, sums[0], now.taken, now.update)
+    return squares, moments[first : first + len(now.X)]
+
+
+def _bad(G: Tensor) -> Tensor:
+    """1 if a part of a gradient is not finite, or has entries whose squares overflow."""
+    if not G.numel():
+        return torch.zeros((), device=G.device)
+    return 1 - (G.abs().amax() <= LARGEST_GRADIENT[G.dtype]).float()  # false for NaN
+
+
+def _unusable(now: Now) -> NonFiniteGradientError:
+    most = LARGEST_GRADIENT[now.G.dtype]
+    return NonFiniteGradientError(
+        f"the gradient of {now.weight.name} must be finite: on at least one process it holds NaN, "
+        f"infinity or an entry above {most:.0e}, where products overflow. Nothing was changed; "
+        "lower the learning rate, clip, or look for the overflow in the model; "
+        'nonfinite="skip" leaves such weights out.'
+    )

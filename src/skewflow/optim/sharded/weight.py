@@ -1,0 +1,157 @@
+"""One sharded parameter inside an optimiser."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from ...errors import BlockSizeError, DtypeError, NotOnManifoldError, ShapeError
+from ...geometry.checks import TOLERANCE
+from ..weight import ROUNDING, Weight
+from .guard import polish, residual
+from .placement import Placement, placement_of, rows_here, turned_view, view_of
+from .rounds import run
+
+
+@dataclass(eq=False)
+class ShardedWeight(Weight):
+    """A parameter of which each process has a part; its view is that of the whole.
+
+    Args:
+        placement: How it lies on the processes.
+        rows: The numbers of the rows on this process.
+    """
+
+    placement: Placement = None  # type: ignore[assignment]
+    rows: Tensor = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, p: DTensor, name: str, stream: int, present_until: int) -> "ShardedWeight":
+        """The weight of a DTensor; nothing is sent.
+
+        Raises:
+            TypeError: If it is no weight that can be stepped in parts.
+        """
+        if any(placement.is_partial() for placement in p.placements):
+            raise TypeError(
+                f"{name} must be sharded or replicated: its placements are {p.placements}, and a "
+                "partial sum is no parameter. Call `redistribute` first."
+            )
+        if p.dtype not in (torch.float32, torch.float64):
+            raise DtypeError(
+                f"{name} must be of float32 or float64 to be sharded: it is of {p.dtype}. Keep "
+                "float32 weights, and compute in bfloat16 by "
+                "`fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))`."
+            )
+        whole = view_of(p)
+        placement = placement_of(p, whole)
+        view = turned_view(whole, placement)
+        if placement.split == "rows" and placement.offsets is None:
+            raise TypeError(
+                f"{name} must have its rows in one piece on each process: its placements are "
+                f"{p.placements}. Shard one dimension over one dimension of the mesh."
+            )
+        # The rows are numbered where second moments of rows are put together.
+        rows = torch.empty(0, dtype=torch.int64)
+        if placement.split == "rows":
+            rows = rows_here(view, placement)
+        return cls(p, name, view, stream, present_until, placement, rows)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Each process has a part of it."""
+        return True
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """The part of the weight, its gradient or its momentum on this process, as matrices.
+
+        A gradient that lies otherwise is brought to the placement of the weight.
+        """
+        assert isinstance(tensor, DTensor) and isinstance(self.p, DTensor)
+        if tensor.placements != self.p.placements:
+            tensor = tensor.redistribute(placements=self.p.placements)
+        return self.placement.view(tensor.to_local())
+
+    def matrices(self, state: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """The points and the momentum on this process, as matrices (n, d, k)."""
+        M = self.local(state["momentum_buffer"]) if "momentum_buffer" in state else None
+        return self.local(self.p.detach()), M
+
+    def gathered(self, tensor: Tensor) -> Tensor:
+        """All of a tensor that is placed as the weight is; all processes call this."""
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def whole(self, state: dict[str, Any], grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Points, momentum and gradient of all processes, for reports."""
+        tensors = [self.p.detach(), grad]
+        tensors += [state["momentum_buffer"]] if "momentum_buffer" in state else []
+        X, G, *M = (self.view(self.gathered(tensor)) for tensor in tensors)
+        return X, M[0] if M else None, G
+
+    def own(self, key: str, value: Tensor) -> Tensor:
+        """A saved tensor as the state of this weight has it: momentum lies as the weight does."""
+        p = self.p
+        assert isinstance(p, DTensor)
+        if key != "momentum_buffer":
+            return value
+        if isinstance(value, DTensor):
+            return value.redistribute(p.device_mesh, p.placements)
+        return distribute_tensor(value.to(p.device), p.device_mesh, p.placements)
+
+    def move_buffers(self, state: dict[str, Any]) -> None:
+        """Bring momentum and second moments to the dtype and the device of the points."""
+        for key in ("momentum_buffer", "exp_avg_sq"):
+            if key in state:
+                state[key] = state[key].to(self.p.device, self.p.dtype)
+
+    def check_shape(self) -> None:
+        """The parameter still has the shape and the placement it was admitted with."""
+        assert isinstance(self.p, DTensor)
+        here = tuple(self.p.to_local().shape)
+        if tuple(self.p.shape) != self.view.shape or here != self.placement.view.shape:
+            raise ShapeError(
+                f"{self.name} must keep its shape {self.view.shape} and its placement: it is "
+                f"{tuple(self.p.shape)} now, with {here} on this process instead of "
+                f"{self.placement.view.shape}. Make a new optimiser for it."
+            )
+
+    def check(self) -> None:
+        """The parameter is large enough, finite and on the manifold; all processes call this.
+
+        Raises:
+            BlockSizeError: If there is nothing to rotate.
+            NotOnManifoldError: If it is not orthogonal.
+        """
+        if self.d < 2:
+            raise BlockSizeError(
+                f"{self.name} of shape {tuple(self.p.shape)} has matrices of d={self.d} row: there "
+                "is nothing to rotate. Give it to another optimiser."
+            )
+        error = self.error()
+        if not error <= TOLERANCE[self.p.dtype]:
+            raise NotOnManifoldError(
+                f"{self.name} of shape {tuple(self.p.shape)} must be orthogonal to begin with: the "
+                f"residual X^T X - I, measured along a vector of signs, is {error:.1e}, where "
+                f"{TOLERANCE[self.p.dtype]:.0e} is the most. Call `skewflow.nn.orthogonal_` on it "
+                "before `fully_shard`, or load orthogonal weights."
+            )
+
+    @torch.no_grad()
+    def error(self) -> float:
+        r"""About $\|X^\top X - I\|_F / \sqrt k$ of the worst matrix."""
+        found: float = run([residual(self, 0)])[0]
+        return found
+
+    def nearest(self) -> Tensor | None:
+        """Bring what somebody else wrote to the nearest orthogonal weight, in place; None."""
+        error = self.error()
+        if not error <= 10 * ROUNDING:
+            raise NotOnManifoldError(
+                f"{self.name} of shape {tuple(self.p.shape)} must stay orthogonal, and something "
+                f"other than its optimiser has written to it: the residual X^T X - I is {error:.1e}"
+                ". Load orthogonal weights, or give it to another optimiser."
+            )
+        run([polish(self)])
+        return None

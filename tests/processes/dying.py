@@ -1,0 +1,34 @@
+"""One of two processes; the second one dies in the middle of a run that has saved a checkpoint."""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+from torch import distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+from processes.models import run, save, saved_model
+from processes.shards import mesh_of
+
+
+def main(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    model, *optimizers = saved_model(mesh_of(2))
+    run(model, optimizers, 4, seed=1)
+    save(model, optimizers, f"{folder}/last", StateDictOptions(flatten_optimizer_state_dict=True))
+    dist.barrier()
+    if rank == 1:
+        os._exit(7)
+    run(model, optimizers, 3, seed=2)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,247 @@
+"""Models that torch shards, against whole ones; and their checkpoints."""
+
+import copy
+from functools import partial
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+from processes.shards import mesh_of, says
+from skewflow.distributed import shard_placement, tensor_parallel_plan
+from skewflow.nn import OrthogonalConv2d, OrthogonalLinear, orthogonal_
+from skewflow.optim import FlowSGD, split_parameters
+
+
+def doubled(model):
+    """The model in float64, its weights orthogonal to that."""
+    generator = torch.Generator().manual_seed(0)
+    for _, p in split_parameters(model.double())[0]:
+        orthogonal_(p, generator=generator)
+    return model
+
+
+class Net(nn.Module):
+    """Weights of each shape; `conv` has a bias, `head` is no orthogonal weight."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = OrthogonalConv2d(2, 4, 3)
+        self.tall = OrthogonalLinear(16, 32, bias=False)
+        self.square = OrthogonalLinear(32, 32, bias=False)
+        self.wide = OrthogonalLinear(32, 8, bias=False)
+        self.head = nn.Linear(8, 2)
+        doubled(self)
+
+    def forward(self, x):
+        x = self.conv(x).flatten(1).tanh()
+        return self.head(self.wide(self.square(self.tall(x).tanh()).tanh()).tanh())
+
+
+def batch(generator):
+    x = torch.randn(6, 2, 4, 4, generator=generator, dtype=torch.float64)
+    return x, x[:, :, 0, 0]
+
+
+def optimizers_of(model, **options):
+    ours, rest = split_parameters(model)
+    options = {"lr": 0.01, "momentum": 0.9, "block_size": 2, **options}
+    return [FlowSGD(ours, **options), torch.optim.AdamW(rest, lr=0.01)]
+
+
+def train(model, optimizers, generator, steps=3, clip=None, accumulate=1):
+    for _ in range(steps):
+        for _ in range(accumulate):
+            x, y = batch(generator)
+            ((model(x) - y).square().mean() / accumulate).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def parts(model):
+    return {
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach()
+        for name, p in model.named_parameters()
+    }
+
+
+def compare(a, b, tolerance=1e-10):
+    a, b = parts(a), parts(b)
+    error = max(float((a[name] - b[name]).abs().max()) for name in a)
+    assert error <= tolerance, error
+    return error
+
+
+def fully_sharded(clip=None, accumulate=1, mesh=None):
+    """`fully_shard` with the placement of the helper, and a whole model on the same examples."""
+    whole, model = Net(), Net()
+    mesh = mesh or mesh_of(2)
+    place = shard_placement(model, mesh)
+    fully_shard(model, mesh=mesh, shard_placement_fn=place)
+    # The square weight is split along its rows: the whole model steps its transpose.
+    twin = optimizers_of_twin(whole)
+    mine = optimizers_of(model)
+    data = [torch.Generator().manual_seed(1) for _ in range(2)]
+    train(model, mine, data[0], clip=clip, accumulate=accumulate)
+    train_twin(whole, twin, data[1], clip, accumulate)
+    return compare(whole, model)
+
+
+def optimizers_of_twin(model):
+    """As `optimizers_of`, but the square weight is stepped as its transpose."""
+    ours, rest = split_parameters(model)
+    turned = nn.Parameter(model.square.weight.detach().mT.contiguous())
+    weights = [(n, turned if p is model.square.weight else p) for n, p in ours]
+    model.turned = [turned]
+    return [
+        FlowSGD(weights, lr=0.01, momentum=0.9, block_size=2),
+        torch.optim.AdamW(rest, lr=0.01),
+    ]
+
+
+def train_twin(model, optimizers, generator, clip, accumulate, steps=3):
+    (turned,) = model.turned
+    for _ in range(steps):
+        for _ in range(accumulate):
+            x, y = batch(generator)
+            ((model(x) - y).square().mean() / accumulate).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        turned.grad = model.square.weight.grad.mT.contiguous()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        model.square.weight.data.copy_(turned.detach().mT)
+        model.square.weight.grad = None
+
+
+def hybrid():
+    """HSDP: replicated over one dimension of the mesh, sharded over the other."""
+    mesh = mesh_of(1, 2, mesh_dim_names=("replicate", "shard"))
+    return fully_sharded(mesh=mesh)
+
+
+def tensor_parallel():
+    """RowwiseParallel and ColwiseParallel, by the plan of the helper."""
+    torch.manual_seed(0)
+    whole = doubled(nn.Sequential(OrthogonalLinear(8, 24), nn.Tanh(), OrthogonalLinear(24, 8)))
+    model = copy.deepcopy(whole)
+    parallelize_module(model, mesh_of(2), dict(tensor_parallel_plan(model)))
+    assert [model[i].weight.placements for i in (0, 2)] == [(Shard(1),), (Shard(0),)]
+    data, losses = torch.Generator().manual_seed(1), {}
+    pairs = {id(m): [FlowSGD(split_parameters(m)[0], lr=0.01, momentum=0.9, block_size=4)]
+             for m in (whole, model)}  # fmt: skip
+    for _ in range(5):
+        x = torch.randn(6, 8, generator=data, dtype=torch.float64)
+        for m in (whole, model):
+            m.zero_grad()
+            loss = (m(x) - x.roll(1, -1)).square().mean()
+            loss.backward()
+            losses[id(m)] = loss.item()
+            for optimizer in pairs[id(m)]:
+                optimizer.step()
+    return compare(whole, model, 1e-12)
+
+
+def saved_model(mesh, kind="blocks", turned=False):
+    """The model and its optimisers; `turned` shards each weight along the other dimension."""
+    torch.manual_seed(0)
+    layers = [OrthogonalLinear(8, 24, bias=False), nn.Tanh()]
+    layers += [OrthogonalLinear(24, 8, bias=False), nn.Linear(8, 8)]
+    model = doubled(nn.Sequential(*layers))
+    if mesh is not None:
+        place = shard_placement(model, mesh, steps="exact" if turned else "blocks")
+        fully_shard(model, mesh=mesh, shard_placement_fn=place)
+    ours, rest = split_parameters(model)
+    size = 2 if kind == "blocks" else "auto"
+    flow = FlowSGD(ours, lr=0.01, momentum=0.9, block_size=size)
+    return model, flow, torch.optim.AdamW(rest, lr=0.01)
+
+
+def refused(mesh):
+    """A model whose placement does not allow the blocks that were saved, and its optimisers."""
+    model, *optimizers = saved_model(mesh, "auto", turned=True)
+    return model, optimizers
+
+
+def run(model, optimizers, steps, seed):
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        x = torch.randn(6, 8, generator=g, dtype=torch.float64)
+        (model(x) - x.roll(1, -1)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def checkpoints(folder):
+    """Saved and loaded on two processes, flat and nested; loaded by one process in the tests."""
+    mesh, errors = mesh_of(2), {}
+    for flat in (True, False):
+        options = StateDictOptions(flatten_optimizer_state_dict=flat)
+        model, *optimizers = saved_model(mesh, "blocks")
+        run(model, optimizers, 4, seed=1)
+        save(model, optimizers, f"{folder}/{flat}", options)
+        run(model, optimizers, 3, seed=2)
+        torch.save(parts(model), f"{folder}/{flat}.{dist.get_rank()}.pt")
+
+        again, *others = saved_model(mesh, "blocks")
+        load(again, others, f"{folder}/{flat}", options)
+        run(again, others, 3, seed=2)
+        for name, p in again.named_parameters():
+            assert torch.equal(p.to_local(), dict(model.named_parameters())[name].to_local()), name
+
+        # Momentum and weights move to the other dimension, where "auto" takes exact steps.
+        other = f"{folder}/{flat}-auto"
+        model, *optimizers = saved_model(mesh, "auto")
+        run(model, optimizers, 4, seed=1)
+        save(model, optimizers, other, options)
+        moved, *others = saved_model(mesh, "auto", turned=True)
+        load(moved, others, other, options)
+        assert moved[0].weight.placements == (Shard(0),) != model[0].weight.placements
+        whole, *alone = saved_model(None, "auto")
+        whole.load_state_dict(parts(model))
+        for single, several in zip(alone, optimizers, strict=True):
+            single.load_state_dict(gathered(several))
+        run(moved, others, 3, seed=2)
+        run(whole, alone, 3, seed=2)
+        errors[str(flat)] = compare(whole, moved, 1e-12)
+        says(ValueError, partial(load, *refused(mesh), f"{folder}/{flat}", options), "splits rows")
+    return errors
+
+
+def save(model, optimizers, folder, options):
+    weights, states = get_state_dict(model, optimizers, options=options)
+    checkpoint.save({"m": weights, "o": states}, checkpoint_id=folder)
+
+
+def load(model, optimizers, folder, options):
+    state = dict(zip(("m", "o"), get_state_dict(model, optimizers, options=options), strict=True))
+    checkpoint.load(state, checkpoint_id=folder)
+    set_state_dict(
+        model, optimizers, model_state_dict=state["m"], optim_state_dict=state["o"], options=options
+    )
+    assert optimizers[0].param_groups[0]["step"] == 4
+
+
+def gathered(optimizer):
+    """The state of an optimiser with whole tensors."""
+    packed = copy.copy(optimizer.state_dict())
+    packed["state"] = {
+        i: {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in state.items()}
+        for i, state in packed["state"].items()
+    }
+    return packed

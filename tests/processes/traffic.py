@@ -1,0 +1,77 @@
+"""The numbers that a step sends, counted where torch calls the collectives."""
+
+import torch
+from torch import nn
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from processes.shards import mesh_of, start
+from skewflow.optim import FlowAdam, FlowSGD
+
+
+class Counter(TorchDispatchMode):
+    """Counts the numbers that this process puts into collectives, and the largest of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.names = [], set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace in ("c10d", "_c10d_functional"):
+            tensors = [t for t in torch.utils._pytree.tree_leaves(args) if torch.is_tensor(t)]
+            self.calls.append(sum(t.numel() for t in tensors))
+            self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def sent(shape, dim, size, cls=FlowSGD, **options):
+    """Numbers and calls of one step."""
+    W, generator = start(shape, torch.float32)
+    mesh = mesh_of(2)
+    p = nn.Parameter(distribute_tensor(W, mesh, [Shard(dim)]))
+    optimizer = cls([p], lr=0.01, block_size=size, **options)
+    G = torch.randn(shape, generator=generator)
+    p.grad = distribute_tensor(G, mesh, [Shard(dim)])
+    optimizer.step()
+    with Counter() as counter:
+        optimizer.step()
+    return sum(counter.calls), len(counter.calls)
+
+
+def traffic():
+    """As the page on sharding says: the counts are those of the algorithm."""
+    d, k = 64, 32
+    seen = {}
+    for s in (2, 8):
+        for name, shape, dim in (("tall", (d, k), 1), ("wide", (k, d), 0)):
+            for mu in (0.0, 0.9):
+                numbers, calls = sent(shape, dim, s, momentum=mu)
+                seen[f"{name} s={s}"] = numbers
+                assert numbers == d * (s - 1) // 2 + 1 and calls == 1, (numbers, calls)
+        numbers, calls = sent((d, d), 0, s)
+        assert numbers == d * (s - 1) // 2 + 1 and calls == 1
+        numbers, calls = sent((d, k), 1, s, FlowAdam)
+        seen[f"adam s={s}"] = numbers
+        assert numbers == d * (s - 1) // 2 + d + 1 and calls == 1
+    for retraction, most in (("polar", 2 * k * k), ("exp", 2 * k * k + 2 * k)):
+        numbers, calls = sent((d, k), 0, "dense", retraction=retraction)
+        seen[f"exact {retraction}"] = numbers
+        assert numbers <= most and calls <= 3, (numbers, calls)
+    numbers, calls = sent((d, k), 0, "dense", momentum=0.9, nesterov=True, retraction="polar")
+    assert numbers <= 4 * k * k
+    assert sent((4, d, k), 0, 8) == (1, 1)  # whole matrices: only whether gradients are finite
+
+    # All weights of a mesh in one call, also of two groups.
+    mesh, params = mesh_of(2), []
+    for i in range(3):
+        W, generator = start((d, k), torch.float32, seed=i)
+        p = nn.Parameter(distribute_tensor(W, mesh, [Shard(1)]))
+        p.grad = distribute_tensor(torch.randn(d, k, generator=generator), mesh, [Shard(1)])
+        params.append(p)
+    groups = [{"params": params[:2]}, {"params": params[2:], "block_size": 4}]
+    optimizer = FlowSGD(groups, lr=0.01, block_size=2)
+    optimizer.step()
+    with Counter() as counter:
+        optimizer.step()
+    assert counter.calls == [2 * d // 2 + d * 3 // 2 + 3], counter.calls
+    return seen

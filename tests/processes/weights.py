@@ -1,0 +1,235 @@
+"""Single sharded weights; the oracle is the optimiser on the assembled weight."""
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from processes.shards import OPTIMIZERS, mesh_of, says, start, stepped
+from skewflow.distributed import check_agreement
+from skewflow.errors import NonFiniteGradientError, NotOnManifoldError
+from skewflow.geometry import orthogonality_error
+from skewflow.optim import FlowAdam, FlowSGD, split_parameters
+
+PLACED = {  # shape, sharded dimension, block size
+    "tall s=2": ((24, 10), 1, 2),
+    "tall s=8": ((24, 10), 1, 8),
+    "tall exact": ((24, 10), 0, "dense"),
+    "tall auto": ((24, 10), 0, "auto"),
+    "fewer rows than a block": ((9, 4), 0, 16),
+    "wide s=8": ((10, 24), 0, 8),
+    "wide exact": ((10, 24), 1, "dense"),
+    "square s=8": ((17, 17), 1, 8),
+    "conv s=2": ((6, 4, 3, 3), 0, 2),
+    "conv exact": ((6, 4, 3, 3), 1, "dense"),
+    "batch of whole matrices": ((5, 9, 4), 0, 3),
+    "batch of whole matrices exact": ((5, 9, 4), 0, "dense"),
+    "batch of columns": ((3, 9, 4), 2, 3),
+    "batch of rows exact": ((3, 9, 4), 1, "dense"),
+    "uneven columns": ((13, 7), 1, 4),
+    "uneven rows": ((13, 5), 0, "dense"),
+    "an empty part of columns": ((12, 1), 1, 4),
+    "an empty part of a batch": ((1, 12, 6), 0, 4),
+}
+
+
+def equal(name, kind, dtype):
+    shape, dim, size = PLACED[name]
+    W, generator = start(shape, dtype)
+    mesh, (cls, options) = mesh_of(2), OPTIMIZERS[kind]
+    p = nn.Parameter(distribute_tensor(W.clone(), mesh, [Shard(dim)]))
+    q = nn.Parameter(W.clone())
+    rows = max(shape[-2:]) if len(shape) < 4 else 36
+    lr = 0.05 if not isinstance(size, int) else 0.05 * (min(size, rows) - 1) / (rows - 1)
+    both = [cls([w], lr=lr, block_size=size, **options) for w in (p, q)]
+
+    def place(G):
+        return distribute_tensor(G, mesh, [Shard(dim)])
+
+    stepped(both, (p, q), shape, 20, generator, dtype, place)
+    error = float((p.detach().full_tensor() - q.detach()).abs().max())
+    assert error <= (1e-12 if dtype == torch.float64 else 1e-5), error
+    assert float((q.detach() - W).abs().max()) > 1e-3
+    return error
+
+
+def rows_of_a_square():
+    """Blocks of columns: the step of the transposed weight."""
+    W, generator = start((14, 14))
+    mesh, errors = mesh_of(2), []
+    for cls, options in OPTIMIZERS.values():
+        p = nn.Parameter(distribute_tensor(W.clone(), mesh, [Shard(0)]))
+        q = nn.Parameter(W.mT.contiguous())
+        both = [cls([w], lr=0.01, block_size=4, **options) for w in (p, q)]
+        for _ in range(20):
+            G = torch.randn(14, 14, generator=generator, dtype=torch.float64)
+            p.grad, q.grad = distribute_tensor(G, mesh, [Shard(0)]), G.mT.contiguous()
+            for optimizer in both:
+                optimizer.step()
+        errors.append(float((p.detach().full_tensor() - q.detach().mT).abs().max()))
+        assert errors[-1] <= 1e-12, errors
+    return max(errors)
+
+
+def replicated():
+    """HSDP with two copies, each on one process: nothing is added up, and copies stay equal."""
+    mesh = mesh_of(2, 1, mesh_dim_names=("replicate", "shard"))
+    W, generator = start((12, 6))
+    p = nn.Parameter(distribute_tensor(W, mesh, [Replicate(), Shard(0)]))
+    q = nn.Parameter(W.clone())
+    both = [FlowSGD([w], lr=0.02, momentum=0.9, block_size=3) for w in (p, q)]
+    stepped(
+        both, (p, q), W.shape, 5, generator, W.dtype,
+        lambda G: distribute_tensor(G, mesh, [Replicate(), Shard(0)]),
+    )  # fmt: skip
+    assert float((p.detach().to_local() - q.detach()).abs().max()) <= 1e-12
+
+
+def beside_others():
+    """A weight on no mesh, one without a gradient, a tied one and a sharded one."""
+    W, _ = start((12, 6))
+    V, _ = start((6, 6), seed=1)
+    mesh = mesh_of(2)
+
+    class Tied(nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 12, bias=False), nn.Linear(6, 12, bias=False)
+            self.a.weight = weight
+            self.b.weight = self.a.weight
+
+    sharded = Tied(nn.Parameter(distribute_tensor(W, mesh, [Shard(1)])))
+    whole = Tied(nn.Parameter(W.clone()))
+    results = []
+    for model in (sharded, whole):
+        ours, _ = split_parameters(model, "a.weight")
+        assert len(ours) == 1
+        plain, idle = nn.Parameter(V.clone()), nn.Parameter(V.clone())
+        optimizer = FlowSGD([*ours, ("plain", plain), ("idle", idle)], lr=0.01, block_size=2)
+        g = torch.Generator().manual_seed(2)
+        for _ in range(4):
+            G = torch.randn(12, 6, generator=g, dtype=torch.float64)
+            p = ours[0][1]
+            p.grad = distribute_tensor(G, mesh, [Shard(1)]) if model is sharded else G
+            plain.grad = torch.randn(6, 6, generator=g, dtype=torch.float64)
+            optimizer.step()
+        full = p.detach().full_tensor() if model is sharded else p.detach()
+        results.append((full, plain.detach(), idle.detach()))
+    for a, b in zip(*results, strict=True):
+        assert float((a - b).abs().max()) <= 1e-12
+    assert torch.equal(results[0][2], V)
+
+
+def wrong_layouts():
+    mesh, (W, _) = mesh_of(2), start((12, 6))
+    S, _ = start((6, 6))
+    line = r"shard_placement_fn=skewflow.distributed.shard_placement(model"
+    for weight, dim, options, words in [
+        (W, 0, {"block_size": 4}, ["splits rows", line]),
+        (W, 1, {"block_size": "dense"}, ["splits columns", line + ', steps="exact"))']),
+        (S, 0, {"block_size": "dense"}, ["splits columns"]),
+        (W, 0, {"block_size": "dense", "retraction": "cayley"}, ["Cayley"]),
+        (W, 1, {"block_size": 2, "sampler": "round_robin"}, ["'round_robin'", '"sweep"']),
+    ]:
+        p = nn.Parameter(distribute_tensor(weight, mesh, [Shard(dim)]))
+        says(ValueError, lambda p=p, o=options: FlowSGD([("w", p)], lr=0.1, **o), *words)
+    far = nn.Parameter(distribute_tensor(2 * W, mesh, [Shard(1)]))
+    says(NotOnManifoldError, lambda: FlowSGD([("w", far)], lr=0.1), "w of shape (12, 6) must be")
+    half = nn.Parameter(distribute_tensor(W.bfloat16(), mesh, [Shard(1)]))
+    says(TypeError, lambda: FlowSGD([("w", half)], lr=0.1), "MixedPrecisionPolicy")
+
+
+def gradients_that_are_not_finite():
+    """On one process only: all refuse, and nothing moves, or all leave the weight out."""
+    W, generator = start((12, 6))
+    mesh = mesh_of(2)
+    for dim, size in ((1, 3), (0, "dense")):
+        p = nn.Parameter(distribute_tensor(W.clone(), mesh, [Shard(dim)]))
+        q = nn.Parameter(W.clone())
+        for handling in ("raise", "skip"):
+            optimizer = FlowAdam([("p", p), ("q", q)], lr=0.1, block_size=size, nonfinite=handling)
+            G = torch.randn(12, 6, generator=generator, dtype=torch.float64)
+            q.grad = G.clone()
+            p.grad = distribute_tensor(G, mesh, [Shard(dim)])
+            if dist.get_rank() == 1:
+                p.grad.to_local()[0, 0] = torch.nan
+            before = [w.detach().clone() for w in (p, q)]
+            if handling == "raise":
+                says(NonFiniteGradientError, optimizer.step, "the gradient of p must be finite")
+                assert torch.equal(q.detach(), before[1])
+                assert optimizer.param_groups[0]["step"] == 0
+                assert not optimizer.state[p]["exp_avg_sq"].any()
+            else:
+                optimizer.step()
+                assert int(optimizer.state[p]["skipped"]) == 1
+                assert not torch.equal(q.detach(), before[1])
+            assert torch.equal(p.detach().to_local(), before[0].to_local())
+
+
+def orthogonality():
+    """2,000 steps in float32, without the drift guard and with it."""
+    mesh, found = mesh_of(2), {}
+    for shape, dim, size, every in (((32, 16), 1, 8, 0), ((16, 32), 1, "auto", 256)):
+        W, generator = start(shape, torch.float32)
+        p = nn.Parameter(distribute_tensor(W, mesh, [Shard(dim)]))
+        optimizer = FlowSGD([p], lr=0.003, momentum=0.9, block_size=size, check_every=every)
+        for _ in range(2000):
+            G = torch.randn(shape, generator=generator)
+            p.grad = distribute_tensor(G, mesh, [Shard(dim)], src_data_rank=None)
+            optimizer.step()
+        X = p.detach().full_tensor()
+        error = float(orthogonality_error(X if dim == 1 and shape[0] > shape[1] else X.mT)) / 4
+        found[f"{shape} {size} {every}"] = error
+        assert error <= 1e-5, error
+    return found
+
+
+def guard():
+    """A weight that has drifted is polished in chunks, whatever is split."""
+    mesh = mesh_of(2)
+    for shape, dim in (((150, 140), 1), ((2, 12, 7), 2), ((12, 7), 0)):
+        W, generator = start(shape, torch.float32)
+        noisy = W + 1e-4 * torch.randn(shape, generator=generator)
+        for written in (W, noisy):
+            p = nn.Parameter(distribute_tensor(W.clone(), mesh, [Shard(dim)]))
+            optimizer = FlowSGD([p], lr=0.0, check_every=1)
+            p.detach().copy_(distribute_tensor(written, mesh, [Shard(dim)]))
+            p.grad = torch.zeros_like(p)
+            optimizer.step()
+            X = p.detach().full_tensor()
+            assert float(orthogonality_error(X).max()) / shape[-1] ** 0.5 < 4e-6
+            if dim:
+                assert optimizer.state[p]["polishes"] == (written is noisy)
+    p.detach().copy_(distribute_tensor(W, mesh, [Shard(dim)]))
+    p = nn.Parameter(distribute_tensor(W.clone(), mesh, [Shard(1)]))
+    optimizer = FlowSGD([("p", p)], lr=0.0, check_every=1)
+    p.detach().mul_(2)
+    p.grad = torch.zeros_like(p)
+    says(NotOnManifoldError, optimizer.step, "p of shape (12, 7) must stay orthogonal")
+
+
+def agreement():
+    W, _ = start((6, 6))
+    rank = dist.get_rank()
+    check_agreement(FlowSGD([nn.Parameter(W.clone())], lr=0.1, block_size=2))
+    for name, options in (
+        ("seed", {"seed": rank}), ("block_size", {"block_size": 2 + rank}),
+        ("lr", {"lr": rank + 1}),
+    ):  # fmt: skip
+        optimizer = FlowSGD([nn.Parameter(W.clone())], **{"lr": 0.1, **options})
+        says(ValueError, lambda o=optimizer: check_agreement(o), f"`{name}` of group 0")
+
+
+def reports():
+    """Those of the whole weight."""
+    W, generator = start((12, 6))
+    G = torch.randn(12, 6, generator=generator, dtype=torch.float64)
+    mesh = mesh_of(2)
+    p, q = nn.Parameter(distribute_tensor(W, mesh, [Shard(1)])), nn.Parameter(W.clone())
+    p.grad, q.grad = distribute_tensor(G, mesh, [Shard(1)]), G
+    both = [FlowSGD([w], lr=0.1, block_size=3) for w in (p, q)]
+    a, b = (dict(optimizer.report()) for optimizer in both)
+    assert set(a) == set(b) and a["parameter_0_of_group_0/block_size"] == 3
+    assert all(abs(a[key] - b[key]) < 1e-12 for key in a), (a, b)
+    assert "as its columns are split" in str(both[0].report())
+    both[0].step()
