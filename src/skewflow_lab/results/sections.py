@@ -256,6 +256,12 @@ def sections(results: Path) -> list[Recorded]:
             "es",
             command="skewflow bench rollouts --save",
         ),
+        at(
+            "max-cut",
+            "Max-cut on Gset",
+            "problems",
+            figure="max-cut/figures/vectors.png",
+        ),
         at("table1", "Table 1 of the paper: operations of an update", "optim"),
         at("table2", "Table 2 of the paper: sorting by a flow", "flows"),
         at("variance", "Variance of every sampler", "samplers"),
