@@ -262,6 +262,12 @@ def sections(results: Path) -> list[Recorded]:
             "problems",
             figure="max-cut/figures/vectors.png",
         ),
+        at(
+            "synchronize",
+            "Poses of SLAM graphs",
+            "problems",
+            figure="synchronize/figures/paths.png",
+        ),
         at("table1", "Table 1 of the paper: operations of an update", "optim"),
         at("table2", "Table 2 of the paper: sorting by a flow", "flows"),
         at("variance", "Variance of every sampler", "samplers"),
