@@ -17,6 +17,7 @@ from .rnn.experiment import Rnn
 from .synchronize.experiment import Synchronize
 from .table1.experiment import Table1
 from .table2.experiment import Table2
+from .vae.experiment import Vae
 from .variance.experiment import Variance
 
 EXPERIMENTS: dict[str, Experiment[Any]] = {
@@ -33,6 +34,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Mnist(),
         RL(),
         Rnn(),
+        Vae(),
         Qaplib(),
         Isomorphism(),
         MaxCutGset(),

@@ -64,6 +64,17 @@ SMALL = {
     "max-cut": {"graphs": ("grid-4", "random-20"), "drawn": ("random-20",)},
     "synchronize": {"graphs": ("sphere-4",), "drawn": ("sphere-4",), "most": 0},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
+    "vae": {
+        "latent": 4,
+        "hidden": 8,
+        "rank": 2,
+        "num_flows": 1,
+        "epochs": 2,
+        "num_images": 200,
+        "importance": (3, 2),
+        "data": "digits",
+        "seeds": (0, 1),
+    },
     "rnn": {
         "delays": (3,),
         "iterations": 50,
@@ -125,7 +136,16 @@ def test_the_report_shows_every_experiment(runs):
 
 @pytest.mark.parametrize(
     "name, stop_at",
-    [("rho", 5), ("cifar", 1), ("cifar", 2), ("rnn", 5), ("rnn", 11), ("rnn", 19)],
+    [
+        ("rho", 5),
+        ("cifar", 1),
+        ("cifar", 2),
+        ("rnn", 5),
+        ("rnn", 11),
+        ("rnn", 19),
+        ("vae", 9),
+        ("vae", 11),
+    ],
 )
 def test_a_training_that_was_stopped_goes_on_to_the_same_summary(
     name, stop_at, runs, tmp_path, monkeypatch
