@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from skewflow.errors import NonFiniteError
+from skewflow.errors import NonFiniteError, ShapeError
 from skewflow.problems import max_cut
 from skewflow.problems.max_cut.cpu import anneal
 
@@ -87,3 +87,14 @@ def test_bad_graphs_are_refused():
         max_cut([(0, 1, 2, 3)])
     with pytest.raises(ValueError, match="whole numbers"):
         max_cut([(0, -1)])
+    with pytest.raises(ValueError, match=r"got an array of shape \(0,\)"):
+        max_cut([])
+    with pytest.raises(ShapeError, match=r"square matrix: got shape \(0, 0\)"):
+        max_cut(np.zeros((0, 0)))
+    with pytest.raises(ShapeError, match=r"`initial` must have the shape \(2, 1, r\)"):
+        max_cut([(0, 1)], initial=np.ones((3, 1, 2)))
+
+
+def test_a_graph_without_edges_has_no_cut():
+    cut = max_cut(np.zeros((3, 3)))
+    assert cut.value == 0 <= cut.bound < 1e-300
