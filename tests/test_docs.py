@@ -47,9 +47,8 @@ def test_a_how_to_page_starts_with_the_question_of_its_reader():
 
 
 def test_the_functions_of_the_paper_map_exist():
-    names = re.findall(
-        r"`((?:es|flows|geometry|tournaments|samplers|kernels|optim|nn)\.[A-Za-z_.]+)`", MAP
-    )
+    rooms = "distributed|es|flows|geometry|tournaments|samplers|kernels|optim|nn|problems"
+    names = re.findall(rf"`((?:{rooms})\.[A-Za-z_.]+)`", MAP)
     assert len(names) > 30
     for name in names:
         module, *attributes = name.split(".")

@@ -72,7 +72,7 @@ def test_weights_that_are_not_marked_are_chosen_by_name():
         orthogonality_error(model)
 
 
-def test_it_is_the_number_of_a_diagnosis(generator):
+def test_it_is_the_number_of_a_report(generator):
     weight = nn.Parameter(orthogonal_(torch.empty(4, 9), generator=generator))
     optimizer = FlowSGD([weight], lr=0.1, block_size=2)
     weight.grad = torch.randn(4, 9, generator=generator)

@@ -212,7 +212,7 @@ def test_factors_need_exact_steps(generator):
 
 
 @pytest.mark.parametrize("block_size", [2, 4, "dense"])
-def test_a_diagnosis_has_the_largest_angle(block_size, generator):
+def test_a_report_has_the_largest_angle(block_size, generator):
     p = weight((8, 8), generator)
     X = p.detach().clone()
     optimizer = AngleSGD([p], lr=0.2, momentum=0.0, block_size=block_size)

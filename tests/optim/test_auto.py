@@ -119,7 +119,7 @@ def test_what_only_blocks_can_do_cheaply_has_blocks_of_an_angle(options, generat
     assert orthogonality_error(p.detach()) < 1e-5
 
 
-def test_the_diagnosis_is_that_of_the_step_that_is_taken(generator):
+def test_the_report_is_that_of_the_step_that_is_taken(generator):
     p, optimizer = made(8, generator)
     optimizer.param_groups[0]["lr"] = 50.0
     p.grad = randn(8, 8, generator=generator, dtype=torch.float32)

@@ -90,7 +90,7 @@ def test_counts_are_reported(generator):
 
 
 @pytest.mark.parametrize("block_size", [2, "dense"])
-def test_a_weight_that_joined_late_is_diagnosed_by_its_own_steps(block_size, generator):
+def test_a_weight_that_joined_late_is_reported_by_its_own_steps(block_size, generator):
     p, late = weight((6, 6), generator), weight((6, 6), generator)
     optimizer = FlowAdam([p, late], lr=1e-3, block_size=block_size)
     for _ in range(40):

@@ -30,9 +30,8 @@ def shard_placement(
     exact step over their rows. This puts the shards on the columns, or on the rows for
     ``steps="exact"``: on dimension 1 or 0 of a tall weight, on 0 or 1 of a wide one. A square
     weight stays on dimension 0, where blocks of its columns are cheap, and so does a batch, whose
-    matrices then are whole. Where `fully_shard` cannot split
-    the dimension, since it splits dimensions other than the first evenly only, the weight stays on
-    dimension 0. Not in the paper.
+    matrices then are whole. So does a weight whose dimension the processes do not divide, since
+    `fully_shard` splits only the first dimension unevenly. Not in the paper.
 
     Args:
         model: The model; call this before `fully_shard`.

@@ -114,10 +114,12 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
     ) -> Any:
         r"""Take one step; every matrix stays orthogonal.
 
-        On CUDA nothing here waits for the device, and the step can be captured in a CUDA graph,
-        where the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
+        On CUDA the step does not wait for the device, and can be captured in a CUDA graph, where
+        the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
         `retraction="cayley"`), pairs also of float64, factored (natural ones from H100 on) and,
-        but for Cayley's, dense steps of float32 (of float64 only in a graph, where they are slow).
+        but for Cayley's and those of `FlowAdam`, dense steps of float32 (of float64 only in a
+        graph, where they are slow). Blocks of `AngleSGD` wait and cannot be captured. Outside of a
+        graph blocks wait at steps 1, 2, 4, 8, ... and every 256, where their angles are looked at.
         Take a step before the capture, and capture again after `load_state_dict`. A graph keeps its
         learning rate and has no drift guard: take a step outside of it now and then.
 

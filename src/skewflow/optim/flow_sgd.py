@@ -35,8 +35,8 @@ class FlowSGD(OrthogonalOptimizer):
         nesterov: Use $G + \mu M$ as the direction.
         block_size: s; "dense" for the exact method; "auto" for exact steps, to the nearest point,
             whatever they cost: blocks would change what `lr` means. `AngleSGD`, whose rate means
-            the same for both, chooses by the price. Matrices with no more than s rows are
-            stepped exactly.
+            the same for both, chooses by the price. Of a sharded weight "auto" is the step that its
+            placement allows. Matrices with no more than s rows are stepped exactly.
         sampler: How blocks are drawn. "sweep" and "uniform" are fused, read only the blocks they
             draw, and every step by itself has the uniform law. At s = 2 "sweep" goes through a
             relabelled round robin: every plane turns once in d - 1 steps (d for odd d), so steps

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from . import _extra as _extra
 from .assignment import GraphIsomorphism as GraphIsomorphism
 from .assignment import graph_isomorphism as graph_isomorphism
 from .assignment import quadratic_assignment as quadratic_assignment
@@ -46,6 +47,7 @@ _ESTIMATORS = {
 def __getattr__(name: str) -> Any:
     if name not in _ESTIMATORS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _extra.require("sklearn")
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_ESTIMATORS[name]}"), name)

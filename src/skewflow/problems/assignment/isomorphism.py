@@ -35,8 +35,8 @@ def graph_isomorphism(G: Any, H: Any, *, seed: int = 0, trials: int = 4) -> Grap
     A yes is a permutation with $A_{ij} = B_{p_i p_j}$, checked entry by entry. A no is an invariant
     that differs: the number of edges, the degrees, or the colours that refinement gives to both
     graphs at once, also with one or two vertices singled out. Permutations are found by
-    `quadratic_assignment` (Sec. 1 of the paper names assignment), with vertices of different
-    colours kept apart by the linear term of singled-out pairs. Not in the paper.
+    `quadratic_assignment`, with diagonals that draw vertices of one colour together. Sec. 1 of
+    the paper names assignment, but not this use.
 
     Args:
         G: An undirected networkx graph, or a symmetric matrix of zeros and ones with zero diagonal.
@@ -227,7 +227,9 @@ def _same(a: Colours, b: Colours) -> bool:
 def _adjacency(graph: Any, name: str) -> Adjacency:
     if hasattr(graph, "is_directed"):  # networkx
         if graph.is_directed():
-            raise ValueError(f"`{name}` must be undirected: got a directed graph.")
+            raise ValueError(
+                f"`{name}` must be undirected: got a directed graph. Call `to_undirected()` on it."
+            )
         import networkx  # type: ignore[import-untyped]
 
         graph = networkx.to_numpy_array(graph, weight=None)
@@ -236,7 +238,8 @@ def _adjacency(graph: Any, name: str) -> Adjacency:
         i, j = np.argwhere(A != A.T)[0]
         raise ValueError(
             f"`{name}` must be symmetric: its entries ({i}, {j}) and ({j}, {i}) are {A[i, j]:g} "
-            f"and {A[j, i]:g}. Directed graphs are not supported."
+            f"and {A[j, i]:g}. Directed graphs are not supported: ({name} + {name}.T > 0) forgets "
+            "the directions."
         )
     if not np.isin(A, (0.0, 1.0)).all():
         bad = A[~np.isin(A, (0.0, 1.0))][0]
@@ -245,5 +248,7 @@ def _adjacency(graph: Any, name: str) -> Adjacency:
         )
     if A.diagonal().any():
         vertex = np.flatnonzero(A.diagonal())[0]
-        raise ValueError(f"`{name}` must have no loops: vertex {vertex} has one.")
+        raise ValueError(
+            f"`{name}` must have no loops: vertex {vertex} has one. Set the diagonal to zero."
+        )
     return A.astype(np.int64)
