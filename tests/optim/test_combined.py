@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from nets import Net, both, train
-from skewflow.optim import CombinedOptimizer, FlowAdam
+from skewflow.optim import CombinedOptimizer, FlowAdam, FlowSGD
 
 HALF = lambda o: torch.optim.lr_scheduler.StepLR(o, 2, gamma=0.5)  # noqa: E731
 
@@ -214,3 +214,11 @@ def test_a_state_that_one_optimiser_refuses_changes_none():
     assert resumed.state_dict()["param_groups"] == before["param_groups"]
     with pytest.raises(ValueError, match="different number of parameter groups"):
         resumed.load_state_dict({**state, "param_groups": state["param_groups"][:1]})
+
+
+def test_the_report_keeps_weights_of_the_same_name():
+    first, second = (nn.Parameter(torch.eye(d)) for d in (4, 6))
+    combined = CombinedOptimizer([FlowSGD([first], lr=0.1), FlowAdam([second], lr=0.1)])
+    report = combined.report()
+    assert report["parameter_0_of_group_0/block_size"] == 4
+    assert report["optimizer_1_parameter_0_of_group_0/block_size"] == 6

@@ -15,7 +15,7 @@ from skewflow.kernels.natural_factors import reference
 from skewflow.kernels.natural_factors.dispatch import _memory
 from skewflow.kernels.natural_factors.reference import DAMPING, GROWTH
 from skewflow.nn import OrthogonalLinear, orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD, capture_factors
+from skewflow.optim import AngleSGD, FlowAdam, FlowSGD, NaturalSGD, capture_factors
 
 SHAPES = [(1, 9, 9, 2), (1, 9, 4, 3), (1, 6, 5, 8), (2, 7, 3, 1)]
 """Matrices, rows, columns and rank; of square, thin, fewer columns than rank, batched."""
@@ -323,7 +323,7 @@ def test_samples_along_axes_do_not_hide_the_least_moment() -> None:
 
 def test_what_does_not_go_together_is_refused() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
-    for make in (FlowSGD, FlowAdam):
+    for make in (AngleSGD, FlowSGD, FlowAdam):
         with pytest.raises(TypeError, match="`natural` is no option any more.*`NaturalSGD`"):
             make([p], 0.1, natural=True)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match="`natural` is no option any more.*`NaturalSGD`"):

@@ -11,6 +11,7 @@ from ..kernels.update import Update
 from ..samplers import Sampler
 from .auto import block_retraction
 from .base import OrthogonalOptimizer
+from .moved_options import says_what_moved
 from .weight import Weight
 
 DEFAULT_LR = 1 / 16
@@ -72,6 +73,7 @@ class AngleSGD(OrthogonalOptimizer):
         True
     """
 
+    @says_what_moved
     def __init__(
         self,
         params: Iterable[Any],

@@ -94,13 +94,19 @@ class CombinedOptimizer(Optimizer):
         return loss
 
     def report(self) -> Report:
-        """The report of all orthogonal weights; see `FlowSGD.report`."""
+        """The report of all orthogonal weights; see `FlowSGD.report`.
+
+        Where weights of several optimisers have one name, that of a later optimiser begins with
+        its number, as in "optimizer_1_parameter_0_of_group_0".
+        """
         report = Report()
-        for optimizer in self.optimizers:
+        for number, optimizer in enumerate(self.optimizers):
             if isinstance(optimizer, OrthogonalOptimizer):
                 part = optimizer.report()
-                report.update(part)
-                report.reasons.update(part.reasons)
+                taken = not report.reasons.keys().isdisjoint(part.reasons)
+                prefix = f"optimizer_{number}_" if taken else ""
+                report.update({prefix + key: value for key, value in part.items()})
+                report.reasons.update({prefix + key: why for key, why in part.reasons.items()})
         return report
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..errors import FactorError
 from ..kernels.update import Update
 from .base import OrthogonalOptimizer
+from .moved_options import says_what_moved
 from .weight import Weight
 
 FIXED = {
@@ -52,6 +53,7 @@ class NaturalSGD(OrthogonalOptimizer):
         True
     """
 
+    @says_what_moved
     def __init__(
         self,
         params: Iterable[Any],

@@ -25,9 +25,12 @@ def sharded_choice(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice:
             f"{_what(weight)} splits both rows and columns, so that no step is cheap. Shard it "
             f"over one of them: {LINE.format('')}."
         )
+    whole = "NaturalSGD" if group.get("natural") else None
     if group.get("angle") is not None:
+        whole = "AngleSGD"
+    if whole is not None:
         raise ValueError(
-            f"{weight.name} is sharded, and AngleSGD steps whole weights only. Use FlowSGD or "
+            f"{weight.name} is sharded, and {whole} steps whole weights only. Use FlowSGD or "
             "FlowAdam, or leave it out of the sharding (`fully_shard` takes `ignored_params`)."
         )
     if not is_fused(group["sampler"]):
