@@ -268,6 +268,13 @@ def sections(results: Path) -> list[Recorded]:
             "problems",
             figure="synchronize/figures/paths.png",
         ),
+        at(
+            "learning-rate",
+            "Learning rates of every law of the step",
+            "optim",
+            figure="learning-rate/figures/learning-rate.png",
+            columns={"best": ()},
+        ),
         at("table1", "Table 1 of the paper: operations of an update", "optim"),
         at("table2", "Table 2 of the paper: sorting by a flow", "flows"),
         at("variance", "Variance of every sampler", "samplers"),
