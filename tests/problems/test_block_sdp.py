@@ -166,6 +166,8 @@ def test_bad_input_is_refused():
         solve_block_sdp(C, initial=np.ones((6, 1, 2)))
     with pytest.raises(ValueError, match="`tol` must be a positive number: got 0"):
         solve_block_sdp(C, tol=0)
+    with pytest.raises(ValueError, match="`max_steps` must be a whole number"):
+        solve_block_sdp(C, max_steps=1.5)
     asymmetric = C.copy()
     asymmetric[1, 2] += 1
     with pytest.raises(ValueError, match="must be symmetric"):

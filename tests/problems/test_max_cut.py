@@ -6,6 +6,7 @@ import networkx
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from skewflow.errors import NonFiniteError, ShapeError
 from skewflow.problems import max_cut
@@ -58,7 +59,10 @@ def test_all_forms_of_a_graph_give_the_same_cut():
     graph = networkx.Graph()
     graph.add_nodes_from(range(9))
     graph.add_weighted_edges_from(edges)
-    cuts = [max_cut(form) for form in (W, sp.csr_array(W), graph, edges, np.array(edges))]
+    tensor = torch.from_numpy(W)
+    forms = (W, sp.csr_array(W), graph, edges, np.array(edges), tensor, tensor.to_sparse())
+    cuts = [max_cut(form) for form in forms]
+    assert max_cut(torch.ones(3, 3, dtype=torch.bfloat16) - torch.eye(3).bfloat16()).value == 2
     assert len({cut.value for cut in cuts}) == 1
 
 
@@ -81,6 +85,10 @@ def test_bad_graphs_are_refused():
         max_cut(np.eye(3))
     with pytest.raises(NonFiniteError, match="NaN"):
         max_cut([(0, 1, 1.0), (1, 2, float("nan"))])
+    with pytest.raises(ValueError, match="`graph` must be real: got complex128"):
+        max_cut(np.array([[0, 1 + 5j], [1 + 5j, 0]]))
+    with pytest.raises(ValueError, match=r"between 1e-100 and 1e\+100: got 1e\+160"):
+        max_cut([(0, 1, 1e160)])
     with pytest.raises(ValueError, match="undirected"):
         max_cut(networkx.DiGraph([(0, 1)]))
     with pytest.raises(ValueError, match=r"rows \(i, j\)"):

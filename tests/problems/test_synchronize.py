@@ -164,10 +164,13 @@ def test_g2o_files_give_their_measurements(tmp_path):
         assert_close("angle", np.cos(0.5), graph.rotations[0, 0, 0])
 
 
+UPPER = "1 0 0 0 0 0 1 0 0 0 0 1 0 0 0 2 0 0 2 0 2"
+"""The upper half of an information matrix in space."""
+
+
 def test_g2o_files_in_space_turn_the_right_way(tmp_path):
     half = np.sqrt(0.5)
-    upper = "1 0 0 0 0 0 1 0 0 0 0 1 0 0 0 2 0 0 2 0 2"
-    (tmp_path / "a.g2o").write_text(f"EDGE_SE3:QUAT 0 1 1 2 3 0 0 {half} {half} {upper}\n")
+    (tmp_path / "a.g2o").write_text(f"EDGE_SE3:QUAT 0 1 1 2 3 0 0 {half} {half} {UPPER}\n")
     graph = read_g2o(tmp_path / "a.g2o")
     assert_close("R", np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]), graph.rotations[0])
     assert_close("kappa", 1.0, graph.rotation_weights[0])
@@ -184,6 +187,9 @@ def test_g2o_files_in_space_turn_the_right_way(tmp_path):
         ("EDGE_SE2 0 1 1 0 nan 1 0 0 1 0 1", "must be finite"),
         ("EDGE_SE2 0 1 1 0 0 1 0 0 1 0 -1", "positive definite"),
         ("EDGE_SE2 0 1 1 0 0 0 0 0 0 0 1", "cannot be inverted"),
+        ("EDGE_SE2 0 1 1 0 0 1 0 0 -3 0 1", "positive definite"),
+        ("EDGE_SE2 0.5 1 1 0 0 1 0 0 1 0 1", "whole number: got '0.5'"),
+        ("EDGE_SE3:QUAT 0 1" + " 0" * 7 + " " + UPPER, "quaternion must have a length"),
         ("VERTEX_SE2 0 0 0 0\n", "at least one EDGE line"),
         ("EDGE_SE2 0 1 1 0 0 1 0 0 1 0 1\nEDGE_SE2 2 3 1 0 0 1 0 0 1 0 1", "it has 2 parts"),
         ("EDGE_SE2 0 0 1 0 0 1 0 0 1 0 1", "must join two poses"),
@@ -204,6 +210,43 @@ def test_a_gzip_file_cut_short_is_refused(tmp_path):
 
 
 @pytest.mark.bad_input
+def test_a_gzip_file_with_a_damaged_byte_is_refused(tmp_path):
+    packed = bytearray(gzip.compress(b"EDGE_SE2 0 1 1 0 0 1 0 0 1 0 1\n" * 50))
+    packed[14] ^= 255
+    (tmp_path / "a.g2o.gz").write_bytes(packed)
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        read_g2o(tmp_path / "a.g2o.gz")
+
+
+def test_numbers_of_poses_beyond_the_precision_of_floats_stay_apart(tmp_path):
+    first = 2**60
+    (tmp_path / "a.g2o").write_text(f"EDGE_SE2 {first} {first + 1} 1 0 0 1 0 0 1 0 1\n")
+    assert read_g2o(tmp_path / "a.g2o").labels.tolist() == [first, first + 1]
+
+
+def test_a_pose_graph_takes_lists():
+    graph = PoseGraph([[0.0, 1]], [[[1, 0], [0, 1]]], [[1, 0]], [1], [2])
+    assert_close("t", 1.0, np.linalg.norm(synchronize(graph).translations[1]))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"tol": np.nan}, "`tol` must be a positive number"),
+        ({"tol": "x"}, "`tol` must be a positive number"),
+        ({"max_steps": 1.5}, "`max_steps` must be a whole number"),
+        ({"initial": np.full((2, 3, 3), np.nan)}, "`initial` must be finite"),
+        ({"loss": lambda e: 0 * e}, "it is flat at all of the present residuals"),
+        ({"weights": [1e200]}, "`rotation_weights` must have a largest number between"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        average_rotations([[0, 1]], np.eye(3)[None], **options)
+
+
+@pytest.mark.bad_input
 def test_bad_measurements_are_refused():
     eye = np.eye(3)[None]
     with pytest.raises(ShapeError, match="at least one measurement"):
@@ -216,6 +259,10 @@ def test_bad_measurements_are_refused():
         average_rotations([[0, 1]], eye, [0.0])
     with pytest.raises(ValueError, match="rotation matrices"):
         average_rotations([[0, 1]], 2 * eye)
+    with pytest.raises(ValueError, match="`edges` must hold the numbers"):
+        average_rotations([[0.5, 1.7]], eye)
+    with pytest.raises(ShapeError, match="or neither of them"):
+        PoseGraph([[0, 1]], eye, np.zeros((1, 3)), [1.0], None)
     with pytest.raises(ValueError, match="it has 2 parts"):
         average_rotations([[0, 1], [2, 3]], np.concatenate([eye, eye]))
     with pytest.raises(ValueError, match="`loss` must be finite"):

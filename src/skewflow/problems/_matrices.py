@@ -1,5 +1,6 @@
 """Checks of symmetric matrices and weighted graphs at the public edge."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,49 @@ _ASYMMETRY = 1e-12
 """Largest relative difference of mirrored entries that is taken for rounding."""
 
 
+_LARGEST = 1e100
+"""The square of a larger number may overflow, and that of its inverse vanish."""
+
+
+def from_torch(A: Any) -> Any:
+    """A tensor of any layout and dtype as an array; all else as it is."""
+    if not hasattr(A, "detach"):
+        return A
+    A = A.detach().cpu().to_dense()
+    return A.numpy() if A.dtype.itemsize > 2 or not A.is_floating_point() else A.double().numpy()
+
+
+def scale(largest: float, name: str) -> None:
+    """Check that the largest number of a problem is neither huge nor tiny; zero is neither."""
+    if largest and not 1 / _LARGEST <= largest <= _LARGEST:
+        raise ValueError(
+            f"`{name}` must have a largest number between {1 / _LARGEST:g} and {_LARGEST:g}: got "
+            f"{largest:g}. Multiply all of it by a power of ten: the solution is the same."
+        )
+
+
+def accuracy(tol: Any) -> None:
+    """Check the relative gap at which a solver stops."""
+    if isinstance(tol, (str, bytes, complex)) or tol is None or not 0 < tol < math.inf:
+        raise ValueError(f"`tol` must be a positive number: got {tol!r}. Use e.g. 1e-6.")
+
+
+def limit(value: Any, name: str) -> None:
+    """Check that a largest number of steps is a whole number of at least 0."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < 0:
+        raise ValueError(f"`{name}` must be a whole number of at least 0: got {value!r}.")
+
+
 def symmetric(A: Any, name: str) -> Any:
     """`A` as a symmetric float64 matrix in compressed rows."""
-    if hasattr(A, "detach"):
-        A = A.detach().cpu().numpy()
+    A = from_torch(A)
     if not sp.issparse(A):
         A = np.asarray(A)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or A.shape[0] == 0:
         raise ShapeError(f"`{name}` must be a square matrix: got shape {tuple(A.shape)}.")
+    if A.dtype.kind == "c":
+        raise ValueError(f"`{name}` must be real: got {A.dtype}. Pass its real part.")
     matrix = sp.csr_matrix(A, dtype=np.float64)
     matrix.sum_duplicates()
     if not np.isfinite(matrix.data).all():
@@ -29,6 +65,7 @@ def symmetric(A: Any, name: str) -> Any:
         )
     difference = abs(matrix - matrix.T)
     largest = abs(matrix).max() if matrix.nnz else 0.0
+    scale(largest, name)
     if difference.nnz and difference.max() > _ASYMMETRY * largest:
         i, j = (int(k[difference.data.argmax()]) for k in difference.tocoo().coords)
         raise ValueError(

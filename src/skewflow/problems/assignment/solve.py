@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...errors import NonFiniteError, ShapeError
+from .._matrices import from_torch
 from . import cpu
 from .relaxation import orthostochastic_flow
 
@@ -135,8 +136,7 @@ def _free_part(
 
 
 def _square(A: Any, name: str) -> Array:
-    if hasattr(A, "detach"):
-        A = A.detach().cpu().numpy()
+    A = from_torch(A)
     if hasattr(A, "toarray"):
         A = A.toarray()
     matrix = np.asarray(A)

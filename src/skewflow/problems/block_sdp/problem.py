@@ -7,7 +7,7 @@ import numpy as np
 
 from ..._validate import count
 from ...errors import ShapeError
-from .._matrices import symmetric
+from .._matrices import accuracy, limit, symmetric
 from .cost import SparseCost
 from .reference import Array
 from .solve import BlockSDP, random_point, staircase
@@ -69,8 +69,9 @@ def solve_block_sdp(
             "Each of the n blocks of Z has p rows."
         )
     n = size // p
-    if not 0 < tol < math.inf:
-        raise ValueError(f"`tol` must be a positive number: got {tol!r}. Use e.g. 1e-6.")
+    accuracy(tol)
+    limit(max_sweeps, "max_sweeps")
+    limit(max_steps, "max_steps")
     highest = max(p + 1, math.isqrt(n * p * (p + 1)) + 1)
     if initial is None:
         if rank is None:

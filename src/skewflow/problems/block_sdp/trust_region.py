@@ -58,6 +58,8 @@ class Region:
         zr = float(np.vdot(Z, R))
         P, vv, vp, pp = -Z, 0.0, 0.0, zr
         goal = 0.05 * float(np.linalg.norm(R))
+        if not zr > 0:  # the gradient is zero, or its square is
+            return V, HV, 0.0, False
         for _ in range(MOST_PRODUCTS):
             HP = point.hessian(cost, P)
             self.products += 1
@@ -75,6 +77,8 @@ class Region:
                 break
             Z = precondition(R)
             zr, before = float(np.vdot(Z, R)), zr
+            if not zr > 0:
+                break
             beta = zr / before
             P, vp, pp = beta * P - Z, beta * (vp + alpha * pp), zr + beta * beta * pp
         return V, HV, math.sqrt(vv), False

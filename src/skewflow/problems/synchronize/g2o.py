@@ -1,6 +1,7 @@
 """Pose graphs in the text format of g2o."""
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def read_g2o(path: str | Path) -> PoseGraph:
     try:
         with opener(path, "rt", encoding="ascii") as file:
             lines = file.read().split("\n")
-    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as error:
+    except (EOFError, gzip.BadGzipFile, UnicodeDecodeError, zlib.error) as error:
         raise ValueError(f"{path} is damaged or cut short: {error}. Get a whole copy.") from error
     for number, line in enumerate(lines, start=1):
         words = line.split()
@@ -53,9 +54,11 @@ def read_g2o(path: str | Path) -> PoseGraph:
             raise ValueError(f"{place}: the information matrix cannot be inverted.") from error
         if not (k > 0 and s > 0):
             raise ValueError(f"{place}: the information matrix must be positive definite.")
+        if not np.isfinite(R).all():
+            raise ValueError(f"{place}: the quaternion must have a length above 0.")
         if rotations and len(R) != len(rotations[0]):
             raise ValueError(f"{place}: a file must hold poses in the plane or in space, not both.")
-        edges.append((int(values[0]), int(values[1])))
+        edges.append((_label(words[1], place), _label(words[2], place)))
         rotations.append(R)
         translations.append(t)
         kappa.append(k)
@@ -91,15 +94,34 @@ def _values(words: list[str], place: str) -> Array:
     return values
 
 
+def _label(word: str, place: str) -> int:
+    """The number of a pose; some programs write numbers that a float64 does not hold."""
+    try:
+        label = int(word)
+    except ValueError:
+        raise ValueError(f"{place}: a pose must have a whole number: got {word!r}.") from None
+    if abs(label) >= 2**63:
+        raise ValueError(f"{place}: the number of a pose must be below 2^63: got {word}.")
+    return label
+
+
+def _precision(information: Array) -> float:
+    """The size over the trace of the covariance; -1 if the information is not definite."""
+    covariance = np.linalg.inv(information)
+    definite = np.linalg.eigvalsh(information)[0] > 0
+    return float(len(information) / np.trace(covariance)) if definite else -1.0
+
+
 def _plane(v: Array) -> tuple[Array, Array, float, float]:
     c, s = np.cos(v[2]), np.sin(v[2])
     information = np.array([[v[3], v[4]], [v[4], v[6]]])
-    tau = 2 / np.trace(np.linalg.inv(information))
-    return np.array([[c, -s], [s, c]]), v[:2], float(v[8]), float(tau)
+    tau = _precision(information)
+    return np.array([[c, -s], [s, c]]), v[:2], float(v[8]), tau
 
 
 def _space(v: Array) -> tuple[Array, Array, float, float]:
-    x, y, z, w = v[3:7] / np.linalg.norm(v[3:7])
+    with np.errstate(invalid="ignore"):
+        x, y, z, w = v[3:7] / np.linalg.norm(v[3:7])
     R = np.array(
         [
             [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
@@ -110,6 +132,6 @@ def _space(v: Array) -> tuple[Array, Array, float, float]:
     information = np.zeros((6, 6))
     information[np.triu_indices(6)] = v[7:]
     information = information + np.triu(information, 1).T
-    tau = 3 / np.trace(np.linalg.inv(information[:3, :3]))
-    kappa = 3 / (2 * np.trace(np.linalg.inv(information[3:, 3:])))
-    return R, v[:3], float(kappa), float(tau)
+    tau = _precision(information[:3, :3])
+    kappa = _precision(information[3:, 3:]) / 2
+    return R, v[:3], kappa, tau

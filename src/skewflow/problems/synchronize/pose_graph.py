@@ -1,12 +1,14 @@
 """A graph of relative measurements between poses."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from ...errors import NonFiniteError, ShapeError
+from .._matrices import scale
 from ..block_sdp.reference import Array
 
 
@@ -41,12 +43,18 @@ class PoseGraph:
         return int(self.rotations.shape[-1])
 
     def __post_init__(self) -> None:
+        self._take_arrays()
         m, d = len(self.edges), self.rotations.shape[-1]
         if m == 0:
             raise ShapeError("a pose graph must hold at least one measurement between two poses.")
         if self.edges.shape != (m, 2) or self.edges.min() < 0:
             raise ShapeError(
                 f"`edges` must hold rows (i, j) from 0 on: got shape {self.edges.shape}."
+            )
+        if d == 0 or (self.translations is None) != (self.translation_weights is None):
+            raise ShapeError(
+                "measured poses need rotations of at least one row, and `translations` with "
+                "`translation_weights`, or neither of them."
             )
         arrays: dict[str, tuple[Array, tuple[int, ...]]] = {
             "rotations": (self.rotations, (m, d, d))
@@ -65,6 +73,7 @@ class PoseGraph:
                 )
             if name.endswith("weights") and not (array > 0).all():
                 raise ValueError(f"`{name}` must be positive: the smallest is {array.min():g}.")
+            scale(np.abs(array).max(), name)
         loops = np.flatnonzero(self.edges[:, 0] == self.edges[:, 1])
         if len(loops):
             raise ValueError(f"measurement {loops[0]} must join two poses: both are the same.")
@@ -82,3 +91,15 @@ class PoseGraph:
                 f"the pose graph must be connected: it has {parts} parts. Nothing is known of the "
                 "poses of one relative to another: solve each part by itself."
             )
+
+    def _take_arrays(self) -> None:
+        """Lists and tensors become arrays; the numbers of poses must be whole."""
+        edges = np.asarray(self.edges)
+        if edges.size and not (edges.dtype.kind in "iuf" and (edges == np.floor(edges)).all()):
+            raise ValueError("`edges` must hold the numbers of poses, whole numbers from 0 on.")
+        taken: dict[str, NDArray[Any]] = {"edges": np.atleast_1d(edges).astype(np.int64)}
+        for name in ("rotations", "translations", "rotation_weights", "translation_weights"):
+            if getattr(self, name) is not None:
+                taken[name] = np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64))
+        for name, array in taken.items():
+            object.__setattr__(self, name, array)

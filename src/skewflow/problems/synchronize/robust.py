@@ -62,4 +62,9 @@ def _majorise(loss: Any, squares: Array) -> tuple[float, Array]:
             "`loss` must be finite and must not decrease: its derivative is between "
             f"{slope.min().item():g} and {slope.max().item():g} at the present residuals."
         )
+    if not weights.any():
+        raise ValueError(
+            "`loss` must increase somewhere: it is flat at all of the present residuals, the "
+            f"smallest of which is {norms.min().item():g}. Widen it, or give a better `initial`."
+        )
     return float(total.detach()), np.maximum(weights, LEAST_WEIGHT * weights.max())

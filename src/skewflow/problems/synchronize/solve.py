@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from ...errors import NonFiniteError
+from .._matrices import accuracy, limit
 from ..block_sdp import BlockSDP
 from ..block_sdp.cost import SparseCost
 from ..block_sdp.reference import Array
@@ -86,6 +88,8 @@ def synchronize(
         >>> print(np.abs(poses.rotations[0].T @ (poses.translations[2])).round(6))
         [1. 1.]
     """
+    accuracy(tol)
+    limit(max_steps, "max_steps")
     if initial is None:
         start = chordal_start(graph)
     else:
@@ -93,6 +97,10 @@ def synchronize(
         if start.shape != (graph.n, graph.d, graph.d):
             raise ValueError(
                 f"`initial` must have shape {(graph.n, graph.d, graph.d)}: got {start.shape}."
+            )
+        if not np.isfinite(start).all():
+            raise NonFiniteError(
+                "`initial` must be finite: leave it out, and the chordal relaxation is the start."
             )
         start = nearest_rotations(start)
     weights = np.ones(len(graph.edges))
@@ -126,7 +134,7 @@ def average_rotations(
     """
     measured = np.array(rotations, dtype=np.float64)
     graph = PoseGraph(
-        edges=np.array(edges, dtype=np.int64),
+        edges=np.array(edges),
         rotations=measured,
         translations=None,
         rotation_weights=np.ones(len(measured))
