@@ -41,6 +41,7 @@ class NaturalSGD(OrthogonalOptimizer):
         weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
+        >>> import torch
         >>> from skewflow.nn import OrthogonalLinear
         >>> from skewflow.optim import capture_factors
         >>> layer = OrthogonalLinear(16, 4, bias=False)
