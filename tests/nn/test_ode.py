@@ -127,6 +127,16 @@ def test_a_generator_of_ones_own_is_trained_but_what_it_freezes_is_not(generator
     assert layer.generator.A.grad.any() and layer.generator.fixed.grad is None
 
 
+@pytest.mark.parametrize("name", ["bias", "generator.U", "generator.V"])
+def test_the_adjoint_notices_a_parameter_changed_before_the_backward_pass(name, generator):
+    layer = lively(3, 4, generator, gradient="adjoint")
+    end = layer(randn(2, 3, generator=generator))
+    with torch.no_grad():
+        layer.get_parameter(name).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        end.sum().backward()
+
+
 @pytest.mark.bad_input
 def test_what_does_not_fit_is_refused():
     with pytest.raises(BlockSizeError, match="at least d=2 rows: got d=1"):

@@ -107,19 +107,20 @@ class _Adjoint(torch.autograd.Function):
             for k in range(1, flow.num_moves + 1):
                 one, other = _next(flow, one, other, bias, k)
         ctx.flow = flow
-        ctx.save_for_backward(x, W, bias, *one, *other)
+        # The parameters are saved so that autograd notices a change of them before the backward.
+        ctx.save_for_backward(x, W, bias, *one, *other, *params)
         return one
 
     @staticmethod
     def backward(ctx: Any, grad_x: Tensor, grad_W: Tensor) -> tuple[Tensor | None, ...]:
         flow, params = ctx.flow, list(ctx.flow.generator.parameters())
-        x, W, bias, *copies = ctx.saved_tensors
+        x, W, bias, *saved = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient will be differentiated, too
             wanted = [p for p in (x, W, bias, *params) if p.requires_grad]
             end = march(flow, x, W, bias)
             found = iter(torch.autograd.grad(end, wanted, (grad_x, grad_W), create_graph=True))
             return None, *(next(found) if p.requires_grad else None for p in (x, W, bias, *params))
-        one, other = tuple(copies[:2]), tuple(copies[2:])
+        one, other = tuple(saved[:2]), tuple(saved[2:4])
         grad_one, grad_other = (grad_x, grad_W), (torch.zeros_like(x), torch.zeros_like(W))
         total = [torch.zeros_like(p) for p in (bias, *params)]
         with no_autocast():
