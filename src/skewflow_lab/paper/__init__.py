@@ -8,9 +8,11 @@ from .convergence.experiment import Convergence
 from .haar.experiment import Haar
 from .isomorphism import Isomorphism
 from .max_cut.experiment import MaxCutGset
+from .metric_learning import MetricLearning
 from .mnist.experiment import Mnist
 from .numerics import Numerics
 from .qaplib import Qaplib
+from .random_features import RandomFeatures
 from .rho import Rho
 from .rl.experiment import RL
 from .rnn.experiment import Rnn
@@ -37,6 +39,8 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         Vae(),
         Qaplib(),
         Isomorphism(),
+        MetricLearning(),
+        RandomFeatures(),
         MaxCutGset(),
         Synchronize(),
     )

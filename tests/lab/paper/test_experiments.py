@@ -61,6 +61,8 @@ SMALL = {
     },
     "isomorphism": {"pairs": 2, "size": 8},
     "qaplib": {"instances": ("planted8",), "restarts": 3, "moves": 50, "data": "planted"},
+    "metric-learning": {"sets": ("wine",), "splits": 2, "steps": 5},
+    "random-features": {"num_rotations": 96, "num_samples": 40, "pairs": 3, "block_sizes": (2, 4)},
     "max-cut": {"graphs": ("grid-4", "random-20"), "drawn": ("random-20",)},
     "synchronize": {"graphs": ("sphere-4",), "drawn": ("sphere-4",), "most": 0},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
