@@ -308,6 +308,21 @@ def sections(results: Path) -> list[Recorded]:
             figure="isomorphism/figures/isomorphism.png",
         ),
         at(
+            "metric-learning",
+            "Metric learning",
+            "problems",
+            figure="metric-learning/figures/metric-learning.png",
+            note="Errors in percent, seconds of a fit. On MNIST `NeighborhoodComponentsAnalysis` "
+            "trains on 1,000 of the images, because its matrices are quadratic in their number. "
+            "metric-learn's LMNN is missing: it does not work with scikit-learn 1.9.",
+        ),
+        at(
+            "random-features",
+            "Random features against the number of rotations",
+            "problems",
+            figure="random-features/figures/random-features.png",
+        ),
+        at(
             f"{BENCH}/second_moment.json",
             "Which second moment FlowAdam has",
             "optim",
