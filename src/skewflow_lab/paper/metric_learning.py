@@ -53,7 +53,7 @@ class MetricLearningConfig:
     """Batches of MahalanobisMetric."""
     scored: int = 2000
     """Test images of a split of MNIST; the test sets are disjoint."""
-    nca_points: int = 1000
+    nca_points: int = 4000
     """Images of a split of MNIST on which scikit-learn's NCA is trained: it needs memory and time
     quadratic in their number."""
     seed: int = 0
@@ -71,7 +71,7 @@ class MetricLearning(Experiment[MetricLearningConfig]):
     )
     presets: Mapping[str, MetricLearningConfig] = {
         "ci": MetricLearningConfig(data="digits", sets=("wine",), splits=2, steps=20),
-        "quick": MetricLearningConfig(data="digits"),
+        "quick": MetricLearningConfig(data="digits", steps=100),
         "paper": MetricLearningConfig(),
     }
 

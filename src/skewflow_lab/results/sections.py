@@ -313,7 +313,7 @@ def sections(results: Path) -> list[Recorded]:
             "problems",
             figure="metric-learning/figures/metric-learning.png",
             note="Errors in percent, seconds of a fit. On MNIST `NeighborhoodComponentsAnalysis` "
-            "trains on 1,000 of the images, because its matrices are quadratic in their number. "
+            "trains on 4,000 of the images, because its matrices are quadratic in their number. "
             "metric-learn's LMNN is missing: it does not work with scikit-learn 1.9.",
         ),
         at(
