@@ -14,6 +14,7 @@ from skewflow.optim.drift import Drift
 from skewflow.optim.executors.executor import Context, Member, Settings, Shared
 from skewflow.optim.executors.low_rank import LowRankMemory
 from skewflow.optim.gradient import layout_of
+from skewflow.optim.sharded.rounds import Rounds
 from skewflow.optim.weight import Weight
 
 
@@ -32,7 +33,7 @@ def members(shapes, generator, block_size, retraction="exp", device="cpu", dtype
 
 def settings(update=None, *, skip=False):
     """What the executors of a group are made for."""
-    shared = Shared(Clock(), Drift(), LowRankMemory(), cache(Graphs))
+    shared = Shared(Clock(), Drift(), LowRankMemory(), cache(Graphs), Rounds())
     options = {"nonfinite": "skip" if skip else "raise", "foreach": None, "sampler": "sweep"}
     return Settings(options, update or Update(lr=0.1), shared)
 

@@ -24,7 +24,7 @@ size, columns, block_size = map(int, sys.argv[1:4])
 def steps():
     g = torch.Generator().manual_seed(0)
     p = torch.nn.Parameter(torch.eye(size, columns, dtype=torch.float64))
-    optimizer = FlowSGD([p], lr=0.1, momentum=0.9, nesterov=True, block_size=block_size)
+    optimizer = FlowSGD([p], lr=1e-4, momentum=0.9, nesterov=True, block_size=block_size)
     for _ in range(3):
         p.grad = torch.randn(p.shape, generator=g, dtype=p.dtype)
         optimizer.step()

@@ -625,7 +625,7 @@ def test_the_weight_of_a_lazy_layer_is_refused_by_name():
 def test_a_flat_shard_is_not_taken_for_a_bias():
     flat = nn.Parameter(torch.ones(5))
     flat._fsdp_flattened = True  # as FullyShardedDataParallel marks it
-    with pytest.raises(TypeError, match="W must be a whole tensor: it is a flat shard, as FullyS"):
+    with pytest.raises(TypeError, match="W must be a whole tensor or a DTensor: it is a flat"):
         FlowSGD([("W", flat)], lr=0.1)
 
 

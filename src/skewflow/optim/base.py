@@ -169,8 +169,8 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
             if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then now and then
                 self._angles.look(work)
-            for executor, _ in work:
-                executor.agree()
+            if self._shared.rounds.waiting:  # on sums after which every process can refuse
+                self._shared.rounds.begin()
         except BaseException:
             for executor, _ in work:
                 executor.undo()

@@ -1,5 +1,6 @@
 """A warning, once for each weight, where blocks of the unbiased law turn a plane too far."""
 
+import os
 from collections.abc import Iterable
 from warnings import warn
 
@@ -25,14 +26,33 @@ SELDOM = 256
 """The most steps between two looks; among the first ones steps 1, 2, 4, 8, ... are looked at."""
 
 
+class _Process:
+    """Whether this process is the fork of another."""
+
+    forked = False
+
+    @classmethod
+    def after_fork(cls) -> None:
+        cls.forked = True
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_Process.after_fork)
+
+
 class LargeAngles:
-    """Looks at the angles of a step, on the device where the weight is, and waits for them."""
+    """Looks at the angles of a step, on the device where the weight is, and waits for them.
+
+    A forked child does not look: torch's parallel operations hang there.
+    """
 
     def __init__(self) -> None:
         self._told: set[Weight] = set()
 
     def look(self, work: Iterable[tuple[Executor, Context]]) -> None:
         """Warn of weights that this step will turn too far; it has been prepared."""
+        if _Process.forked:
+            return
         for executor, context in work:
             for member in executor.members:
                 weight, size = member.weight, member.choice.size

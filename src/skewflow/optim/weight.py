@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from warnings import warn
 
 import torch
@@ -47,6 +47,8 @@ class Weight:
     view: MatrixView
     stream: int
     present_until: int = 0
+    is_sharded: ClassVar[bool] = False
+    """Each process has a part of it."""
 
     @property
     def num_matrices(self) -> int:
@@ -57,11 +59,6 @@ class Weight:
     def d(self) -> int:
         """Rows of each matrix."""
         return self.view.matrices[1]
-
-    @property
-    def is_sharded(self) -> bool:
-        """Each process has a part of it."""
-        return False
 
     @property
     def is_half(self) -> bool:

@@ -149,9 +149,6 @@ class Executor(ABC):
         draw blocks.
         """
 
-    def agree(self) -> None:  # noqa: B027
-        """Find out from other processes what can fail there, before any weight moves."""
-
     @abstractmethod
     def step(self, context: Context) -> None:
         """Step all members but those left out."""

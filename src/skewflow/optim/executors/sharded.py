@@ -40,10 +40,6 @@ class Sharded(Executor):
             for member in self.members
         ]
 
-    def agree(self) -> None:
-        """The first sums, after which every process knows of gradients that are not finite."""
-        self._rounds.begin()
-
     def undo(self) -> None:
         """Forget the steps."""
         self._rounds.clear()

@@ -60,16 +60,20 @@ def add_up(requests: Sequence[Request]) -> list[list[Tensor]]:
 
 
 class Rounds:
-    """Takes the steps that executors hand in through their rounds."""
+    """Takes the steps that executors hand in through their rounds.
+
+    Attributes:
+        waiting: Steps that wait for a sum, and what they ask for, by number.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Steps, Request]] = {}
+        self.waiting: dict[int, tuple[Steps, Request]] = {}
         self._results: dict[int, Any] = {}
         self._next, self._begun = 0, False
 
     def add(self, steps: Steps) -> int:
         """Begin such steps, up to their first sum; the number by which `result` knows them."""
-        self._waiting[self._next] = steps, next(steps)
+        self.waiting[self._next] = steps, next(steps)
         self._next += 1
         return self._next - 1
 
@@ -81,7 +85,7 @@ class Rounds:
 
     def result(self, number: int) -> Any:
         """What such steps return, after the rounds that are left."""
-        while self._waiting:
+        while self.waiting:
             self._round()
         self._begun = False
         return self._results.pop(number)
@@ -91,12 +95,12 @@ class Rounds:
         self.__init__()  # type: ignore[misc]
 
     def _round(self) -> None:
-        numbers, pairs = [*self._waiting], [*self._waiting.values()]
-        self._waiting = {}
+        numbers, pairs = [*self.waiting], [*self.waiting.values()]
+        self.waiting = {}
         sums = add_up([request for _, request in pairs])
         for number, (steps, _), found in zip(numbers, pairs, sums, strict=True):
             try:
-                self._waiting[number] = steps, steps.send(found)
+                self.waiting[number] = steps, steps.send(found)
             except StopIteration as end:
                 self._results[number] = end.value
 

@@ -1,7 +1,7 @@
 """One sharded parameter inside an optimiser."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class ShardedWeight(Weight):
 
     placement: Placement = None  # type: ignore[assignment]
     rows: Tensor = None  # type: ignore[assignment]
+    is_sharded: ClassVar[bool] = True
 
     @classmethod
     def of(cls, p: DTensor, name: str, stream: int, present_until: int) -> "ShardedWeight":
@@ -58,11 +59,6 @@ class ShardedWeight(Weight):
         if placement.split == "rows":
             rows = rows_here(view, placement)
         return cls(p, name, view, stream, present_until, placement, rows)
-
-    @property
-    def is_sharded(self) -> bool:
-        """Each process has a part of it."""
-        return True
 
     def local(self, tensor: Tensor) -> Tensor:
         """The part of the weight, its gradient or its momentum on this process, as matrices.
