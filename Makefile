@@ -41,6 +41,7 @@ shapes: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow tests/processes
 
 # Sharded weights on two processes of this machine.
 test-distributed: $(STAMP)

@@ -142,7 +142,7 @@ def test_a_caller_that_finds_the_threads_busy_runs_on_its_own(threads):
     assert np.array_equal(out, x**2)
 
 
-@pytest.mark.parametrize("block_size", [2, 3])
+@pytest.mark.parametrize("block_size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_process_that_compiles_has_the_bits_of_one_that_reads_the_cache(block_size, tmp_path):
     first, second = (
         run("print(steps())", 20, 7, block_size, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)

@@ -10,6 +10,7 @@ from torch import distributed
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fsdp2_transformer.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not distributed.is_gloo_available(), reason="torch was built without gloo")
 def test_the_transformer_goes_on_with_another_number_of_processes(tmp_path):
     for number, steps in ((2, "0 to 40"), (1, "40 to 80")):

@@ -76,7 +76,7 @@ TINY_MNIST = {"width": 8, "scales": [0.1], "num_images": 400, "batch": 32, "data
     [
         ("walk", {}, 0.15, 0),
         ("walk", {}, 0.15, 1),
-        ("table2", TINY_TABLE2, 2.0, 2),
+        pytest.param("table2", TINY_TABLE2, 2.0, 2, marks=pytest.mark.slow),
         pytest.param("mnist", TINY_MNIST, 1.0, 3, marks=pytest.mark.slow),
     ],
 )
