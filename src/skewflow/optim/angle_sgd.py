@@ -1,24 +1,21 @@
 """AngleSGD: steps whose learning rate is an angle in radians (not in the paper)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from ..errors import FactorError
 from ..kernels.update import Update
 from ..samplers import Sampler
-from .auto import block_retraction
-from .base import OrthogonalOptimizer
+from .momentum import MomentumOptimizer
 from .moved_options import says_what_moved
-from .weight import Weight
 
 DEFAULT_LR = 1 / 16
 """Radians; the middle of the angles that `skewflow bench learning-rate` tries everywhere."""
 
 
-class AngleSGD(OrthogonalOptimizer):
+class AngleSGD(MomentumOptimizer):
     r"""SGD with momentum on O(d), SO(d) or ST(d, k), whose learning rate is an angle in radians.
 
     The generator $\Omega = D X^\top - X D^\top$ of the momentum D is brought to a fixed size before
@@ -57,6 +54,7 @@ class AngleSGD(OrthogonalOptimizer):
         weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
+        >>> import torch
         >>> from skewflow.nn import orthogonal_
         >>> g = torch.Generator().manual_seed(0)
         >>> W = torch.nn.Parameter(orthogonal_(torch.empty(8, 8), generator=g))
@@ -112,29 +110,4 @@ class AngleSGD(OrthogonalOptimizer):
         super().__init__(params, defaults)
 
     def _update(self, group: dict[str, Any]) -> Update:
-        return Update(
-            lr=float(group["lr"]),
-            seed=group["seed"],
-            momentum=group["momentum"],
-            nesterov=group["nesterov"],
-            maximize=group["maximize"],
-            retraction=block_retraction(group),
-            independent=group["sampler"] == "uniform",
-            angle=group["angle"],
-        )
-
-    def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
-        state = self.state[weight.p]
-        if group["momentum"] > 0 and "factors_a" in state:
-            raise FactorError(
-                f"{weight.name} must be stepped either by gradients or by factors when there is "
-                "momentum: its momentum is that of factors. Make a new optimiser, or set "
-                "`momentum` to 0."
-            )
-        self._begin_moments(group, weight)
-
-    def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
-        state = self.state[weight.p]
-        by_factors = "factors_a" in state
-        if group["momentum"] > 0 and not by_factors and "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(weight.points(state).detach())
+        return replace(super()._update(group), angle=group["angle"])

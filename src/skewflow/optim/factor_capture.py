@@ -20,13 +20,6 @@ from .compiled_functions import outside_the_graph
 from .factored_gradient import Record, add_record, factored
 from .split import split_parameters
 
-_captured = False
-
-
-def is_anything_captured() -> bool:
-    """Whether any layer was ever captured; if not, steps skip the search for factors."""
-    return _captured
-
 
 class Capture:
     """Layers whose gradients are kept as factors, until it is removed.
@@ -101,7 +94,6 @@ def capture_factors(
         >>> bool((layer.weight != before).any())
         True
     """
-    global _captured
     chosen = {p for _, p in split_parameters(model, orthogonal)[0]}
     mark, handles, weights = _Mark(), [], []
     for module in model.modules():
@@ -114,7 +106,6 @@ def capture_factors(
             f"a torch.nn.Linear must have one of the {len(chosen)} orthogonal weights: none has. "
             "Pass factors of your own to `FlowSGD.step(factors=...)`."
         )
-    _captured = True
     return Capture(mark, handles, weights)
 
 
@@ -127,12 +118,6 @@ class _Mark:
     def __deepcopy__(self, _: Any) -> "_Mark":
         """A copied layer is captured as long as the layer it was copied from."""
         return self
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """The hook of a loaded model, which may be in a process without other captures."""
-        global _captured
-        self.__dict__.update(state)
-        _captured = True
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Mark the input."""

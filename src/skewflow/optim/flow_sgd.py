@@ -3,19 +3,14 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from ..errors import FactorError
-from ..kernels.update import Update
 from ..samplers import Sampler
-from .auto import block_retraction
-from .base import OrthogonalOptimizer
+from .momentum import MomentumOptimizer
 from .moved_options import says_what_moved
-from .weight import Weight
 
 
-class FlowSGD(OrthogonalOptimizer):
+class FlowSGD(MomentumOptimizer):
     r"""SGD with momentum whose steps stay on O(d), SO(d) or ST(d, k).
 
     Each step replaces the generator $\Omega = D X^\top - X D^\top$ of the direction D by an
@@ -72,6 +67,7 @@ class FlowSGD(OrthogonalOptimizer):
             groups that are shared with other optimisers.
 
     Example:
+        >>> import torch
         >>> from skewflow.nn import orthogonal_
         >>> g = torch.Generator().manual_seed(0)
         >>> W = torch.nn.Parameter(orthogonal_(torch.empty(8, 8), generator=g))
@@ -120,30 +116,3 @@ class FlowSGD(OrthogonalOptimizer):
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)
-
-    def _update(self, group: dict[str, Any]) -> Update:
-        return Update(
-            lr=float(group["lr"]),
-            seed=group["seed"],
-            momentum=group["momentum"],
-            nesterov=group["nesterov"],
-            maximize=group["maximize"],
-            retraction=block_retraction(group),
-            independent=group["sampler"] == "uniform",
-        )
-
-    def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
-        state = self.state[weight.p]
-        if group["momentum"] > 0 and "factors_a" in state:
-            raise FactorError(
-                f"{weight.name} must be stepped either by gradients or by factors when there is "
-                "momentum: its momentum is that of factors. Make a new optimiser, or set "
-                "`momentum` to 0."
-            )
-        self._begin_moments(group, weight)
-
-    def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
-        state = self.state[weight.p]
-        by_factors = "factors_a" in state
-        if group["momentum"] > 0 and not by_factors and "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(weight.points(state).detach())

@@ -85,7 +85,7 @@ def matching_at(
         seed: The optimiser's seed.
         stream: Number of the matrix.
         step: How many steps were done before, an int64 scalar on any device.
-        independent: Rename the rows anew for every step, and play the first round only: matchings
+        independent: Rename the rows again for every step, and play the first round only: matchings
             are then independent of one another.
 
     Example:

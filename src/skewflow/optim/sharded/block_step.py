@@ -15,23 +15,11 @@ from torch import Tensor
 from ..._typing import MatrixBlocks
 from ...geometry.precision import users_precision
 from ...kernels.block_step import rotate_
-from ...kernels.permutation.reference import matching_at, order_at
 from ...kernels.rotate_blocks.reference import divide_blocks
 from ...kernels.update import Update
-from ...tournaments.partitions import Partition, block_sizes
+from ...tournaments.partitions import Partition
 
 Estimate = tuple[Partition, MatrixBlocks]
-
-
-def drawn_at(
-    d: int, block_size: int, update: Update, stream: int, step: int, device: torch.device
-) -> Partition:
-    """The blocks that the fused steps draw for one matrix at a step, on every process alike."""
-    time, sizes = torch.tensor(step, device=device), block_sizes(d, block_size)
-    if block_size > 2:
-        return Partition.from_order(order_at(d, update.seed, stream, time), sizes)
-    pairs, alone = matching_at(d, update.seed, stream, time, independent=update.independent)
-    return Partition.from_order(torch.cat([pairs.flatten(), alone]), sizes)
 
 
 def entries(

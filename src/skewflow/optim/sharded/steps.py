@@ -13,9 +13,10 @@ from ...geometry.precision import users_precision
 from ...kernels.exact_step import exact_step
 from ...kernels.row_moments.reference import moments_of
 from ...kernels.tangent import tangent_part
+from ...kernels.turn_by_angle.reference import drawn_partition
 from ...kernels.update import LARGEST_GRADIENT, Update, direction
 from ..auto import Choice
-from .block_step import drawn_at, entries, estimates, turn_
+from .block_step import entries, estimates, turn_
 from .exact_step import polar_step, thin_step
 from .rounds import Steps, Sum
 
@@ -83,9 +84,8 @@ def _by_blocks(now: Now) -> Steps:
     place, (n, d, _) = weight.placement, now.X.shape
     D, new = direction(now.G.to(now.X.dtype), now.M, now.update)
     stream = weight.stream + place.first
-    partitions = [
-        drawn_at(d, size, now.update, stream + b, now.time, now.X.device) for b in range(n)
-    ]
+    time = torch.tensor(now.time, device=now.X.device)
+    partitions = [drawn_partition(d, size, now.update, stream + b, time) for b in range(n)]
     request = [Sum(entries(now.X, D, partitions), place.groups)]
     if now.squares is not None:
         request.append(_row_squares(now))

@@ -1,0 +1,42 @@
+"""What the optimisers with torch's momentum share: its buffer, and how factors exclude it."""
+
+from typing import Any
+
+import torch
+
+from ..errors import FactorError
+from ..kernels.update import Update
+from .auto import block_retraction
+from .base import OrthogonalOptimizer
+from .weight import Weight
+
+
+class MomentumOptimizer(OrthogonalOptimizer):
+    r"""Steps along $M \leftarrow \mu M + G$, of gradients or of factors, but not of both."""
+
+    def _update(self, group: dict[str, Any]) -> Update:
+        return Update(
+            lr=float(group["lr"]),
+            seed=group["seed"],
+            momentum=group["momentum"],
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+            retraction=block_retraction(group),
+            independent=group["sampler"] == "uniform",
+        )
+
+    def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
+        state = self.state[weight.p]
+        if group["momentum"] > 0 and "factors_a" in state:
+            raise FactorError(
+                f"{weight.name} must be stepped either by gradients or by factors when there is "
+                "momentum: its momentum is that of factors. Make a new optimiser, or set "
+                "`momentum` to 0."
+            )
+        self._begin_moments(group, weight)
+
+    def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
+        state = self.state[weight.p]
+        by_factors = "factors_a" in state
+        if group["momentum"] > 0 and not by_factors and "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(weight.points(state).detach())
