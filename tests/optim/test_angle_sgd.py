@@ -198,7 +198,7 @@ def test_bad_options_are_refused(options, error, message, generator):
 
 def test_an_option_of_another_optimiser_is_refused(generator):
     p = weight((8, 8), generator)
-    with pytest.raises(ValueError, match="`angle` is no option of this optimiser"):
+    with pytest.raises(ValueError, match="`angle` is not an option of this optimiser"):
         FlowSGD([{"params": [p], "angle": "rms"}], lr=0.1)
     with pytest.raises(NotOnManifoldError):
         AngleSGD([nn.Parameter(torch.ones(3, 3))])

@@ -573,7 +573,7 @@ def test_weight_decay_of_a_group_is_refused_with_the_reason(generator):
 )
 def test_an_option_of_another_optimiser_is_refused_in_a_group(make, foreign, generator):
     (name,) = foreign
-    with pytest.raises(ValueError, match=f"`{name}` is no option of this optimiser"):
+    with pytest.raises(ValueError, match=f"`{name}` is not an option of this optimiser"):
         make([{"params": [weight((6, 6), generator)], **foreign}], lr=0.1)
 
 

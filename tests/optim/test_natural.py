@@ -324,12 +324,12 @@ def test_samples_along_axes_do_not_hide_the_least_moment() -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     p = torch.nn.Parameter(orthogonal_(torch.empty(6, 4)))
     for make in (AngleSGD, FlowSGD, FlowAdam):
-        with pytest.raises(TypeError, match="`natural` is no option any more.*`NaturalSGD`"):
+        with pytest.raises(TypeError, match="`natural` is not an option any more.*`NaturalSGD`"):
             make([p], 0.1, natural=True)  # type: ignore[call-arg]
-        with pytest.raises(TypeError, match="`natural` is no option any more.*`NaturalSGD`"):
+        with pytest.raises(TypeError, match="`natural` is not an option any more.*`NaturalSGD`"):
             make([{"params": [p], "natural": True}], 0.1)
     for option in ({"momentum": 0.9}, {"betas": (0.9, 0.99)}, {"factor_window": 8}):
-        with pytest.raises(ValueError, match="is no option of this optimiser"):
+        with pytest.raises(ValueError, match="is not an option of this optimiser"):
             NaturalSGD([{"params": [p], **option}], 0.1)
     with pytest.raises(ValueError, match="natural steps are exact: a group has block_size=2"):
         NaturalSGD([{"params": [p], "block_size": 2}], 0.1)

@@ -1,4 +1,4 @@
-"""Operations on rows: the readable reference of each, and, beside it, its fused forms."""
+"""Operations on rows: each has a readable reference and, beside it, fused forms."""
 
 from .recurrence import recurrence as recurrence
 from .rotate_blocks import rotate_blocks as rotate_blocks

@@ -96,7 +96,7 @@ def rotate_(
     blocks: MatrixBlocks,
     update: Update,
 ) -> None:
-    """Turn the rows of one matrix and of its momentum by a drawn estimate, in place.
+    """Rotate the rows of one matrix and of its momentum by a drawn estimate, in place.
 
     Args:
         X: The point.

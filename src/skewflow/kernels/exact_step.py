@@ -22,12 +22,12 @@ def exact_step(
 
     "exp" follows the canonical geodesic of $-\Omega X$, in $O(dk^2)$ when 2k < d; "cayley" solves a
     (d, d) system; "polar" takes the tangent step and goes to the nearest point, by products only.
-    The result is orthogonal for any finite `lr`, though a plane does not turn by more than
-    `LARGEST_ANGLE`, or `LARGEST_THIN_ANGLE` when 2k < d. Where the user allows TF32 the direction
-    is computed in it, the orthogonality never.
+    The result is orthogonal for any finite `lr`, but a plane does not turn by more than
+    `LARGEST_ANGLE`, or `LARGEST_THIN_ANGLE` when 2k < d. Where the user allows TF32, it is used for
+    the direction, never for the orthogonality.
 
-    Second moments of the rows divide the entry (i, j) of $\Omega$ by their root mean square. Where
-    $\Omega$ is not formed, the mean of all rows divides all of it.
+    Second moments of the rows divide the entry (i, j) of $\Omega$ by their root mean square. If
+    $\Omega$ is not formed, the mean over all rows divides it.
 
     On CUDA the learning rate may be a float64 tensor, so that a captured graph can change it.
     """

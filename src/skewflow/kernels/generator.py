@@ -7,7 +7,7 @@ from ..geometry.precision import users_precision
 
 
 def generator(X: Tensor, D: Tensor, moments: Tensor | None) -> Float[Tensor, "*n d d"]:
-    """All of it, with its entries divided by the root mean squares of their rows."""
+    """The whole generator, with its entries divided by the root mean squares of their rows."""
     with users_precision(X):
         S = D @ X.mT
         omega = S - S.mT

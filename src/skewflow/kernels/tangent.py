@@ -1,4 +1,4 @@
-"""The tangent part of a direction, dense or in factors: exact steps keep it in the momentum."""
+"""The tangent part of a direction, dense or in factors; it is the momentum of exact steps."""
 
 import torch
 from jaxtyping import Float
@@ -15,13 +15,13 @@ def tangent_part(
 ) -> Float[Tensor, "*n d k"]:
     r"""$D - X\,\mathrm{sym}(X^\top D)$ in $O(dk^2)$, in the precision of the context.
 
-    `tangent_project` would wait for the device to check what it is given.
+    `tangent_project` would wait for the device, because it checks its arguments.
 
     Args:
         X: Points, or one without the first dimension, whose products are faster on a CPU.
         D: Directions.
         S: $X^\top D$, where it is known.
-        out: Memory for the result, which may be that of D.
+        out: Memory for the result; it may be D.
     """
     S = X.mT @ D if S is None else S
     add = torch.addmm if X.ndim == 2 else torch.baddbmm

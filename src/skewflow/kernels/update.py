@@ -1,4 +1,4 @@
-"""The numbers of one step, shared by every kernel, and its arithmetic on the gradient."""
+"""The numbers of one step, the same for every kernel, and its arithmetic on the gradient."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 LARGEST_ANGLE = {torch.float32: 2.0**12, torch.float64: 2.0**24}
-"""Largest rotation of a plane, in radians, when a step is computed in this dtype. Larger ones have
-lost the digits of their angle, and each doubling costs a product and a digit of orthogonality."""
+"""Largest rotation of a plane, in radians, by the dtype of a step. The digits of larger angles are
+lost to rounding, and each doubling costs a product and a digit of orthogonality."""
 
 LARGEST_GRADIENT = {
     torch.float64: 1e100,
@@ -22,21 +22,21 @@ LARGEST_GRADIENT = {
 
 @dataclass(frozen=True)
 class Update:
-    """What one step does with a gradient: the options of SGD, and how blocks are drawn.
+    """The numbers and switches of one step: the options of SGD, and how blocks are drawn.
 
     Args:
-        lr: Step size; the sign is turned here, so that a positive one descends.
+        lr: Step size; a positive one descends.
         seed: Seed of the permutations.
-        stream: Number of the first matrix of the parameter; the others count on from it.
+        stream: Number of the first matrix of the parameter; the others follow it.
         momentum: Factor on the momentum buffer; 0 keeps none.
         nesterov: Look ahead along the momentum.
         maximize: Ascend instead.
         retraction: "exp" or "cayley".
-        independent: Draw every matching by itself, not in sweeps that meet each plane once.
+        independent: Draw every matching independently, not in sweeps that meet each plane once.
         beta2: Memory of the second moment; None keeps none.
         eps: Added to its root.
-        angle: What `lr` is in radians, the root-mean-square angle of the planes or that of each;
-            None for the unbiased law, where it multiplies the estimate of the generator.
+        angle: The angle that `lr` is, the root mean square over the planes or that of each; None
+            for the unbiased law, where `lr` multiplies the estimate of the generator.
     """
 
     lr: float
@@ -73,8 +73,8 @@ def direction(
 def beside(X: Float[Tensor, "*n k"], M: Float[Tensor, "*n k"] | None) -> Float[Tensor, "*n K"]:
     """The points and their momentum as one matrix, whose rows a rotation turns together.
 
-    The normal part X N of a gradient, N symmetric, gives no force at X. Turned with X it stays
-    normal, (R X) N; left where it was, it would hold the moving point back.
+    The normal part X N of a gradient, with N symmetric, has no effect at X. Rotated with X it stays
+    normal, (R X) N. Without the rotation it would hold the moving point back.
     """
     return X if M is None else torch.cat([X, M], dim=-1)
 

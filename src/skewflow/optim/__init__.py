@@ -1,4 +1,4 @@
-"""Optimisers on orthogonal matrices, with the manners of torch.optim."""
+"""Optimisers on orthogonal matrices, with the interface of torch.optim."""
 
 from .angle_sgd import AngleSGD as AngleSGD
 from .combined import CombinedOptimizer as CombinedOptimizer

@@ -19,29 +19,30 @@ class AngleSGD(MomentumOptimizer):
     r"""SGD with momentum on O(d), SO(d) or ST(d, k), whose learning rate is an angle in radians.
 
     The generator $\Omega = D X^\top - X D^\top$ of the momentum D is brought to a fixed size before
-    it turns the rows, as Muon brings its updates: the length of the gradient does not count. So one
-    learning rate serves blocks of any size, exact steps, factored ones, matrices of any size and
-    every device, where that of `FlowSGD` changes with all of them (`skewflow bench learning-rate`
-    has the comparison). A step never becomes short by itself: let the learning rate end at zero,
+    it turns the rows, as Muon rescales its updates: the length of the gradient does not count. So
+    one learning rate serves blocks of any size, exact steps, factored steps, matrices of any size
+    and every device. The best rate of `FlowSGD` changes with all of them; `skewflow bench
+    learning-rate` compares both. Steps do not shrink by themselves: let the learning rate end at
+    zero,
 
         torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
 
-    The momentum turns with its rows, or is tangent after an exact step, as in `FlowSGD`, of which
-    all other options are. On CUDA blocks have no kernel of their own: they run as plain torch, wait
-    for the device, and cannot be captured in a CUDA graph.
+    The momentum turns with its rows, or is tangent after an exact step, as in `FlowSGD`. The other
+    options are those of `FlowSGD`. On CUDA block steps have no fused kernel: they run as plain
+    torch, wait for the device, and cannot be captured in a CUDA graph.
 
     Args:
         params: Orthogonal weights, or groups of them, as in `FlowSGD`.
         lr: Radians by which a step turns.
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
-        angle: "spectral": every plane that a step can turn, of which blocks have fewer than exact
-            steps have, turns by about lr, by the sign of the generator, which Newton-Schulz steps
-            find to a few percent; costs about as much again as turning the blocks. "rms": lr is
-            the root-mean-square angle of these planes; costs one number a step.
-        block_size: s; "dense" for exact steps; "auto" for exact ones, to the nearest point, where
-            they are cheap, and elsewhere for the largest of the sizes measured whose step costs at
-            most twice that of SGD.
+        angle: "spectral" turns every plane that a step can turn by about lr; blocks have fewer such
+            planes than exact steps. It uses the sign of the generator, which Newton-Schulz steps
+            find to a few percent, and doubles the cost of turning the blocks. "rms": lr is the
+            root-mean-square angle of these planes; this costs one number a step.
+        block_size: s; "dense" for exact steps. "auto" takes exact steps, to the nearest point,
+            where they are cheap, and elsewhere the largest measured size whose step costs at most
+            twice that of SGD.
         sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`. Its weight does
             not count.
         retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`.

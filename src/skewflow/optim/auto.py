@@ -1,7 +1,7 @@
-"""The policy behind "auto": exact steps; those of an angle if they are cheap, else cheap blocks.
+"""The policy behind "auto": `AngleSGD` takes exact steps only where they are cheap, else blocks.
 
-It depends on the shape and the kind of device only, so that every run and every process chooses
-alike.
+The other optimisers always take exact steps. The choice depends on the shape and the kind of device
+only, so every run and every process makes the same one.
 """
 
 import json
@@ -62,10 +62,10 @@ def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
 
 
 def exact_retraction(group: Mapping[str, Any], device: torch.device) -> Retraction:
-    """How exact steps are taken: those that "auto" chooses go to the nearest point.
+    """The retraction of exact steps; those that "auto" chooses go to the nearest point.
 
-    That takes the fewest products. On CUDA `FlowAdam` takes the exponential: its only exact steps
-    there are those of matrices with fewer rows than a block.
+    The nearest point takes the fewest products. On CUDA `FlowAdam` takes the exponential: its only
+    exact steps there are those of matrices with fewer rows than a block.
     """
     retraction: Retraction = group["retraction"]
     if group["retraction"] != "auto":
@@ -75,7 +75,7 @@ def exact_retraction(group: Mapping[str, Any], device: torch.device) -> Retracti
 
 
 def block_retraction(group: Mapping[str, Any]) -> Literal["exp", "cayley"]:
-    """How blocks are turned."""
+    """The retraction of blocks."""
     return "cayley" if group["retraction"] == "cayley" else "exp"
 
 
@@ -84,11 +84,11 @@ def auto_choice(
 ) -> Choice:
     """What "auto" means for matrices (n, d, k) on a device.
 
-    Under the unbiased law a block turns by (d - 1) / (s - 1) times the angles of an exact step, so
-    that a choice between them would change what a learning rate means with the size and the device:
-    `FlowSGD` and `FlowAdam` always take exact steps, but for samplers, which draw pairs. The rate
-    of `AngleSGD` means the same for all steps, and it chooses freely: blocks for samplers, for
-    Cayley's transform, whose exact step solves a system, and where exact steps are dear.
+    Under the unbiased law a block turns by (d - 1) / (s - 1) times the angles of an exact step. A
+    choice between them would make the meaning of a learning rate depend on the size and the device.
+    So `FlowSGD` and `FlowAdam` always take exact steps, except with a sampler, which draws pairs.
+    The rate of `AngleSGD` means the same for all steps, so it chooses freely: blocks for samplers,
+    for Cayley's transform, whose exact step solves a system, and where exact steps are expensive.
     """
     n, d, k = matrices
     retraction = exact_retraction(group, device)
@@ -143,9 +143,10 @@ def multiplies_out(
 ) -> bool:
     """Whether factors of a gradient are multiplied out, and the weight takes a dense step.
 
-    They are above the break-even, if the dense step is the same exact step. The product for a half
-    precision weight would be rounded. With momentum only "auto" decides so, since a window of
-    factors has a multiple of their rank, and it goes on as it has begun.
+    This holds for ranks above the break-even, where the dense step is the same exact step. The
+    product for a half-precision weight would be rounded, so it stays in factors. With momentum this
+    happens only under "auto", because a window of factors has a multiple of their rank; later steps
+    keep the first choice.
     """
     (_, d, k), has_begun = weight.view.matrices, False
     if group.get("natural"):
@@ -162,7 +163,7 @@ def multiplies_out(
 def has_moved(state: Mapping[str, Any]) -> bool:
     """Whether there is momentum of dense gradients; a first step that failed has left zeros.
 
-    It waits for the device, which the capture of a CUDA graph cannot.
+    This waits for the device, so it cannot run while a CUDA graph is captured.
     """
     buffer: Tensor | None = state.get("momentum_buffer")
     return buffer is not None and (is_capturing() or bool(buffer.any()))
@@ -174,7 +175,7 @@ def explain(weight: Weight, group: dict[str, Any], by_factors: str | None) -> st
     Args:
         weight: The weight.
         group: Its options.
-        by_factors: What its last step was, if that was by factors.
+        by_factors: The kind of its last step, if that step used factors.
     """
     n, d, k = weight.view.matrices
     shape = f"{d} x {k}" if n == 1 else f"{n} x {d} x {k}"

@@ -1,4 +1,4 @@
-"""What the optimisers on orthogonal matrices share: groups, the step, its hooks, and the state."""
+"""Base of the optimisers on orthogonal matrices: groups, the step, its hooks, and the state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ from .weight import Weight, check_admitted, check_kind, weight_of
 
 
 class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
-    """Base of the optimisers: everything but the numbers and the state of their steps."""
+    """Base of the optimisers; a subclass adds its options, its update and its state."""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self._weights: dict[Tensor, Weight] = {}
@@ -43,7 +43,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         super().__init__(params, defaults)
 
     def _begin(self, steps: int) -> None:
-        """Make everything that a checkpoint does not hold; the state holds the rest."""
+        """Make all attributes that a checkpoint does not hold."""
         self._plans: dict[int, Plan] = {}
         low_rank = LowRankMemory()
         self._shared = Shared(Clock(steps), Drift(steps), low_rank, cache(Graphs), Rounds())
@@ -54,9 +54,9 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """As in `torch.optim`, but nothing is recorded where no profiler runs.
+        """As in `torch.optim`, but without a profiler nothing is recorded.
 
-        The record takes as long as a small step of one weight.
+        Recording takes as long as a small step of one weight.
         """
         recorded = torch.optim.Optimizer.profile_hook_step(func)
 
@@ -74,7 +74,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         return step
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters; each is checked, once, to be on the manifold."""
+        """Add parameters, and check once that each is on the manifold."""
         super().add_param_group(param_group)
         try:
             self._admit(self.param_groups[-1], len(self.param_groups) - 1)
@@ -114,21 +114,21 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
     ) -> Any:
         r"""Take one step; every matrix stays orthogonal.
 
-        On CUDA the step does not wait for the device, and can be captured in a CUDA graph, where
-        the kernels can do it: uniform blocks of up to 128 rows of float32 (64 with
-        `retraction="cayley"`), pairs also of float64, factored (natural ones from H100 on) and,
-        but for Cayley's and those of `FlowAdam`, dense steps of float32 (of float64 only in a
-        graph, where they are slow). Blocks of `AngleSGD` wait and cannot be captured. Outside of a
-        graph blocks wait at steps 1, 2, 4, 8, ... and every 256, where their angles are looked at.
-        Take a step before the capture, and capture again after `load_state_dict`. A graph keeps its
-        learning rate and has no drift guard: take a step outside of it now and then.
+        On CUDA these steps do not wait for the device and can be captured in a CUDA graph: uniform
+        blocks of up to 128 rows of float32 (64 with `retraction="cayley"`), pairs also of float64;
+        factored steps (natural ones from H100 on); dense steps of float32, except Cayley's and
+        those of `FlowAdam`. Dense steps of float64 can be captured, but are slow in a graph. Blocks
+        of `AngleSGD` wait and cannot be captured. Outside a graph blocks wait at steps 1, 2, 4, 8,
+        ... and every 256, where their angles are checked. Take a step before the capture, and
+        capture again after `load_state_dict`. A graph keeps its learning rate and has no drift
+        guard: take an occasional step outside the graph.
 
         Args:
             closure: Recomputes the loss and the gradients, as in `torch.optim`.
-            factors: For weights without a gradient its factors (A, B), of the shapes
-                (*batch, rows, r) and (*batch, columns, r) for the gradient $AB^\top$: the exact
-                step then costs about what the gradient would. `capture_factors` finds them. In
-                float32 on CUDA a step that could turn a plane by more than 4 is cut to that.
+            factors: For weights without a gradient, the factors (A, B) of the gradient $AB^\top$,
+                of the shapes (*batch, rows, r) and (*batch, columns, r). The exact step then costs
+                about what the gradient would. `capture_factors` finds them. In float32 on CUDA a
+                step that could turn a plane by more than 4 radians is cut to 4.
 
         Raises:
             FactorError: If factors do not fit; nothing was changed.
@@ -167,8 +167,8 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             for executor, context in work:
                 executor.prepare(context)
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
-            if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then now and then
-                self._angles.look(work)
+            if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then at intervals
+                self._angles.check(work)
             if self._shared.rounds.waiting:  # on sums after which every process can refuse
                 self._shared.rounds.begin()
         except BaseException:
@@ -215,7 +215,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         return gradients
 
     def _notice_others(self, factors: GivenFactors) -> None:
-        """Notice what others have done: writes to the weights, and seeds of other processes."""
+        """Detect writes of other code to the weights, and other seeds in other processes."""
         if self._writes.compare() or self._writes.halves:
             moving = {w for p, w in self._weights.items() if p.grad is not None or p in factors}
             self._writes.admit(moving, self.state)
@@ -224,7 +224,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             self._seeds.compare(self._weights.values(), self.param_groups)
 
     def _plan(self, group: dict[str, Any], gradients: Sequence[Gradient | None]) -> Plan:
-        """How this group is stepped."""
+        """The plan by which this group is stepped."""
         plan = self._plans.get(id(group))
         if plan is None or not plan.fits(group, gradients, self.state):
             plan = self._plans[id(group)] = self._make_plan(group, gradients, plan)
@@ -270,25 +270,25 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
-        """Make the moments that the state of a weight lacks, zero."""
+        """Add the moments that the state of a weight lacks, as zeros."""
 
     @abstractmethod
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:
-        """Make what the state of a weight with a dense gradient lacks."""
+        """Add the entries that the state of a weight with a dense gradient lacks."""
 
     def _leave(self, plan: Plan) -> None:
-        """Note that its weights have taken all steps up to now; they may miss those to come."""
+        """Record that its weights have taken all steps so far; they may miss later ones."""
         for member in plan.members:
             member.weight.present_until = self._shared.clock.time(member.weight.p.device)
 
     @torch.no_grad()
     @no_autocast()
     def report(self) -> Report:
-        """How each weight is stepped, and why, in words and in numbers that loggers take.
+        """Say how each weight is stepped and why, in words and in numbers for loggers.
 
-        Between `backward` and `step` it also says what the next step will do. It moves nothing. It
-        waits for the device, and reads all of the generator where a sampler or a dense step does:
-        ask for it now and then.
+        Between `backward` and `step` the report also covers the next step. It moves nothing. It
+        waits for the device, and reads the whole generator where a sampler or a dense step does, so
+        call it occasionally, not at every step.
         """
         for p, weight in self._weights.items():
             if weight.is_behind(self.state.get(p, {})):
@@ -324,7 +324,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         return report
 
     def _settle(self) -> int:
-        """Bring everything that is to be saved up to date, and onto the host; the steps done."""
+        """Bring the state up to date on the host, for saving; returns the steps done."""
         steps = self._shared.clock.total
         self._shared.drift.settle()
         for plan in self._plans.values():
@@ -353,8 +353,8 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         return pack(super().state_dict(), steps, [self._weights[p].d for p in params])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; sampler objects stay those of this optimiser."""
-        # The last of the hooks, so that it sees what the user's have made of the state.
+        """Continue from a saved state; sampler objects stay those of this optimiser."""
+        # The last of the hooks, so that it sees the state as the user's hooks have left it.
         last = self.register_load_state_dict_pre_hook(lambda _, state: self._check_state(state))
         try:
             super().load_state_dict(state_dict)
@@ -370,7 +370,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         return {**state_dict, "state": {}, "param_groups": groups}  # torch would cast the states
 
     def _take_over(self, loaded: Loaded) -> None:
-        """Bring in a state, between torch's loading of the groups and the user's last hooks."""
+        """Install a state, between torch's loading of the groups and the user's last hooks."""
         self._shared.clock, self._shared.drift = Clock(loaded.steps), Drift(loaded.steps)
         self.state.update({p: state for p, state in loaded.states.items() if state})
         for group, sampler in zip(self.param_groups, loaded.samplers, strict=True):

@@ -37,7 +37,7 @@ class Loaded:
 def settle(
     weights: Mapping[Tensor, Weight], states: Mapping[Tensor, dict[str, Any]], steps: int
 ) -> None:
-    """Bring states that are to be saved after so many steps up to date."""
+    """Bring states up to date that are saved after `steps` steps."""
     for p, weight in weights.items():
         state = states.get(p, {})
         if weight.is_behind(state):
@@ -48,7 +48,7 @@ def settle(
 
 
 def pack(packed: dict[str, Any], steps: int, rows: Sequence[int]) -> dict[str, Any]:
-    """What torch has packed as plain data, in place: tensors, numbers, and dicts of such.
+    """Turn what torch has packed into plain data, in place: tensors, numbers, and dicts of them.
 
     Args:
         packed: The state by torch.
@@ -140,7 +140,7 @@ def _groups_of(state_dict: dict[str, Any], options: Mapping[str, Any]) -> list[d
 
 
 def _check(saved: dict[str, Any], weight: Weight, *, adaptive: bool) -> None:
-    """The state of one weight is whole, and of its shape."""
+    """Check that the state of one weight is whole and has its shape."""
     n, d, k = weight.view.matrices
     for whole in (KEYS, ("momentum_buffer", "exp_avg_sq", "since") if adaptive else ()):
         lost = [key for key in whole if key not in saved]

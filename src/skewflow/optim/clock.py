@@ -9,7 +9,7 @@ from ..kernels._runtime.graphs import is_capturing
 
 
 class Clock:
-    """Steps done. Besides the seed, they are all the randomness that the fused steps need.
+    """Counts steps. The count and the seed determine every draw of the fused steps.
 
     A CUDA graph holds the host's count as it was at the capture; from then on the devices count.
 
@@ -50,7 +50,7 @@ class Clock:
 
     @property
     def total(self) -> int:
-        """Steps done on the device that has done most; with a graph there is only one device."""
+        """The largest count of steps of any device; with a graph there is only one device."""
         replayed = self.replayed.values() if self.captured else ()
         return self.done + max((int(count) for count in replayed), default=0)
 

@@ -14,7 +14,7 @@ from .report import Report
 
 
 class CombinedOptimizer(Optimizer):
-    """Orthogonal weights and all others in one optimiser, for trainers that take a single one.
+    """Several optimisers in one, for trainers that take a single optimiser.
 
     The groups of all optimisers stand in one list, so schedulers, clipping, `GradScaler`, hooks,
     and `torch.distributed.checkpoint` see one optimiser. Its state is that of one optimiser, too:
@@ -26,8 +26,8 @@ class CombinedOptimizer(Optimizer):
             step first, since they raise before anything changes.
 
     Raises:
-        ValueError: If there is none, one needs a closure, or two hold the same parameter.
-        TypeError: If one is no optimiser.
+        ValueError: If the list is empty, one needs a closure, or two hold the same parameter.
+        TypeError: If one is not an optimiser.
 
     Example:
         >>> from skewflow.nn import OrthogonalLinear
@@ -54,12 +54,12 @@ class CombinedOptimizer(Optimizer):
         self._gather()
 
     def _shared_defaults(self) -> dict[str, Any]:
-        """Options that all optimisers have: a scheduler may change those in every group."""
+        """Options that all optimisers have, so that a scheduler may change them in every group."""
         first, *others = (o.defaults for o in self.optimizers)
         return {k: v for k, v in first.items() if all(k in other for other in others)}
 
     def _gather(self) -> None:
-        """Take the groups of the optimisers, themselves and not copies, in their order."""
+        """Take the groups of the optimisers, not copies, in their order."""
         self.param_groups = [group for o in self.optimizers for group in o.param_groups]
 
     @property  # type: ignore[override]
@@ -69,10 +69,10 @@ class CombinedOptimizer(Optimizer):
 
     @state.setter
     def state(self, _: Any) -> None:
-        """The states stay where they are: torch sets an empty one while it makes an optimiser."""
+        """Ignore the value: torch sets an empty state while it makes an optimiser."""
 
     def _first_ours(self) -> list[tuple[int, Optimizer]]:
-        """The optimisers with their numbers, those first that raise before anything changes."""
+        """The numbered optimisers; those that raise before anything changes come first."""
         return sorted(
             enumerate(self.optimizers),
             key=lambda each: not isinstance(each[1], OrthogonalOptimizer),
@@ -82,7 +82,7 @@ class CombinedOptimizer(Optimizer):
         """Take one step of every optimiser.
 
         Args:
-            closure: Recomputes the loss and the gradients, once for all.
+            closure: Recomputes the loss and the gradients; called once for all optimisers.
         """
         loss = None
         if closure is not None:
@@ -134,7 +134,7 @@ class CombinedOptimizer(Optimizer):
             first.remove()
 
     def _joined(self) -> dict[str, Any]:
-        """The states of all optimisers, with parameters numbered through."""
+        """The states of all optimisers, with consecutive numbers for their parameters."""
         groups: list[dict[str, Any]] = []
         states: dict[int, Any] = {}
         for optimizer in self.optimizers:
@@ -142,7 +142,7 @@ class CombinedOptimizer(Optimizer):
             more = part.keys() - {"state", "param_groups"}
             if more:
                 raise ValueError(
-                    f"an optimiser of a combined one must save 'state' and 'param_groups' only: "
+                    f"an optimiser of a combined one must save only 'state' and 'param_groups': "
                     f"{type(optimizer).__name__} saves {sorted(more)}, too. Save it by itself."
                 )
             states |= {before + number: state for number, state in part["state"].items()}
@@ -151,8 +151,8 @@ class CombinedOptimizer(Optimizer):
         return {"state": states, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; all or none of the optimisers load it."""
-        # The last of the hooks, so that it sees what the user's have made of the state.
+        """Continue from a saved state; either all of the optimisers load it or none."""
+        # The last of the hooks, so that it sees the state as the user's hooks have left it.
         last = self.register_load_state_dict_pre_hook(lambda _, state: self._load(state))
         try:
             super().load_state_dict(state_dict)
@@ -208,7 +208,7 @@ class CombinedOptimizer(Optimizer):
 
 
 class _States(MutableMapping[Any, Any]):
-    """The states of several optimisers; what is written goes to the one that has the parameter."""
+    """The states of several optimisers; a write goes to the optimiser of the parameter."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers

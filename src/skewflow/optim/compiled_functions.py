@@ -1,4 +1,4 @@
-"""Calls inside of a function that torch compiles."""
+"""Keeps a call out of the graph of a compiled function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,5 +13,5 @@ OUTSIDE = (
 
 @_disable_dynamo  # torch.compiler.disable would import the compiler with the package
 def outside_the_graph(function: Callable[..., Any], *args: Any) -> Any:
-    """A call that is not traced, because it reads addresses."""
+    """Call a function without tracing it, because it reads addresses."""
     return function(*args)

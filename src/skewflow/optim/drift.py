@@ -1,4 +1,4 @@
-r"""The drift guard: a cheap check of $X^\top X - I$ now and then, and a polish when it has grown.
+r"""The drift guard: a cheap periodic check of $X^\top X - I$, and a polish when it has grown.
 
 A rotation of rows is exact up to rounding, so the error grows like a random walk: about
 eps * sqrt(steps). A check costs two products with one vector. On CUDA its result goes to pinned
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from .executors.executor import Member
 
 TOLERANCE = {torch.float32: 4e-6, torch.float64: 4e-13}
-r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is not polished."""
+r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that is left without a polish."""
 
 FACTORED_TOLERANCE = {dtype: tolerance / 4 for dtype, tolerance in TOLERANCE.items()}
-"""The same bound for weights that are stepped by factors."""
+"""The same bound for weights stepped by factors."""
 
 FACTORED_EVERY = 64
-"""Most factored steps between two checks. Their errors do not cancel as those of rotated rows do:
-see `rotate_factored`."""
+"""Most factored steps between two checks. Errors of factored steps do not cancel as those of
+rotated rows do: see `rotate_factored`."""
 
 POLISH_EVERY = 64
-"""Float32 exponential steps by all of the generator from one polish to the next. Equal steps are
-rounded equally, so their errors add up: in the sum with the point by at most 1.2e-7 a step, and up
-to 256 steps pass without a check. A check would cost a small weight more than the polish, which
-costs half a step. Other exact steps correct the error of their point."""
+"""Dense exponential steps in float32 between two polishes. Equal steps are rounded equally, so
+their errors add up, by at most 1.2e-7 a step, and up to 256 steps pass without a check. For a small
+weight a check costs more than the polish, which costs half a step. Other exact steps correct the
+error of their point."""
 
 LARGEST_DRIFT = 0.01
 r"""Largest $\|X^\top X - I\|_F / \sqrt k$ that rounding explains and a polish corrects."""
@@ -42,7 +42,7 @@ class Drift:
     """Checks weights, and polishes those that have drifted.
 
     Args:
-        checks: Steps so far at which weights could be checked.
+        checks: Number of steps so far at which weights were due for a check.
     """
 
     def __init__(self, checks: int = 0) -> None:
@@ -68,14 +68,14 @@ class Drift:
             _polish(members, Xs, drifts, tolerance)
 
     def settle(self) -> None:
-        """Write the results that are under way into the states."""
+        """Write pending results into the states."""
         for state, drift, event in self._pending.values():
             event.synchronize()
             state["drift"] = float(drift)
         self._pending.clear()
 
     def _send(self, members: Sequence["Member"], seen: Tensor) -> None:
-        """Send the results of a check on their way to the host."""
+        """Start the copy of a check's results to the host."""
         pinned = torch.empty(len(members), dtype=seen.dtype, pin_memory=True)
         pinned.copy_(seen, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ def _polish(
         if drift <= LARGEST_DRIFT:
             polish_(X)
             weight.write_back(state, X)
-        else:  # written by other code, unnoticed: a polish could diverge
+        else:  # other code wrote to it unnoticed: a polish could diverge
             nearest = weight.nearest()
             if nearest is None:
                 continue

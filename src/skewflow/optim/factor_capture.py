@@ -1,9 +1,9 @@
 r"""Factors of a linear layer's gradient, kept instead of the gradient.
 
-For $y = aW^\top$ the gradient of W is $g^\top a$ with the gradient g of y: its factors are what the
-backward pass has at hand, of rank batch, and the products of the step with W are y and the gradient
-$gW$ that is passed back. A hook marks the layer's input, and `linear` of a marked input has a
-backward pass that notes all of this and never forms the weight's gradient.
+For $y = aW^\top$ the gradient of W is $g^\top a$ with the gradient g of y. The backward pass has
+both factors, whose rank is the batch size, and the step's products with W, which are y and the
+gradient $gW$ that is passed back. A hook marks the layer's input, and `linear` of a marked input
+has a backward pass that records all of these and never forms the weight's gradient.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from .split import split_parameters
 
 
 class Capture:
-    """Layers whose gradients are kept as factors, until it is removed.
+    """Handle of a capture: layers whose gradients are kept as factors until `remove` is called.
 
     Args:
         mark: The hook of all layers.
@@ -36,9 +36,9 @@ class Capture:
         self._mark, self._handles, self._weights = mark, list(handles), list(weights)
 
     def remove(self) -> None:
-        """The layers form their gradients again, copies of them too; what they have kept is formed.
+        """End the capture, also in copies of the layers, and form the gradients that were kept.
 
-        Nothing is lost, and any optimiser may go on.
+        Nothing is lost, and any optimiser may continue.
         """
         self._mark.active = False
         for handle in self._handles:
@@ -57,25 +57,26 @@ def capture_factors(
 ) -> Capture:
     r"""Let the linear layers of a model keep the factors of their orthogonal weights' gradients.
 
-    The gradient of a linear layer is a product $g^\top a$ of what its backward pass has at hand, of
-    rank batch. With it `FlowSGD` takes the exact step in the time the gradient itself would take,
-    which is not formed unless the rank is so large that this is cheaper. `weight.grad` is a
-    `FactoredGradient`: factors of several backward passes, or of several uses of a weight, are
-    joined, `zero_grad` drops them, and `clip_grad_norm_` and a `GradScaler` work. The inputs of the
-    layer must not be written to before the step, which refuses that. Not in the paper.
+    The gradient of a linear layer is a product $g^\top a$ of two tensors of the backward pass,
+    whose rank is the batch size. From them `FlowSGD` takes the exact step in the time that forming
+    the gradient would take; it forms the gradient only where the rank is so large that this is
+    cheaper. `weight.grad` is a `FactoredGradient`: factors of several backward passes, or of
+    several uses of a weight, are joined, `zero_grad` drops them, and `clip_grad_norm_` and a
+    `GradScaler` work. Do not write to the inputs of the layer before the step; the step raises if
+    you do. Not in the paper.
 
-    Hooks of the weight do not see its gradient, and what needs the entries of it raises: another
-    optimiser, `clip_grad_value_`, a use of the weight outside of its layer. Factors are not
-    averaged between processes, so `step` refuses them there. Second derivatives are refused, too.
-    In a compiled model the layers stay outside of the graph.
+    Hooks of the weight do not see its gradient. Everything that needs its entries raises: another
+    optimiser, `clip_grad_value_`, a use of the weight outside its layer. Factors are not averaged
+    between processes, so `step` refuses them there. Second derivatives raise, too. In a compiled
+    model the layers stay outside the graph.
 
     Args:
-        model: The model; its layers get hooks. Deep copies of it share them.
+        model: The model; its layers get hooks, which its deep copies keep.
         orthogonal: Which weights are orthogonal, as in `split_parameters`. Those of them that
             belong to a `torch.nn.Linear`, `OrthogonalLinear` among them, are captured.
 
     Returns:
-        Its `remove()` undoes it.
+        A handle whose `remove()` ends the capture.
 
     Raises:
         ValueError: If no linear layer has such a weight.
@@ -116,7 +117,7 @@ class _Mark:
         self.active = True
 
     def __deepcopy__(self, _: Any) -> "_Mark":
-        """A copied layer is captured as long as the layer it was copied from."""
+        """Return the same hook: a copied layer is captured as long as the original."""
         return self
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -136,8 +137,8 @@ class _Mark:
 class _Marked(Tensor):
     """The input of a captured layer: a plain tensor to all functions but `linear`.
 
-    So the weight stays as it is for other threads, and other hooks of the layer may change its
-    input, which then forms the gradient, and its output.
+    The weight does not change for other threads. Other hooks of the layer may change its output, or
+    its input, in which case the gradient is formed.
     """
 
     @classmethod
@@ -152,7 +153,7 @@ class _Marked(Tensor):
 
 
 def _linear(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`linear` that leaves a record; weights that no optimiser can have get their gradient."""
+    """`linear` that records its factors; a weight that no optimiser can hold gets its gradient."""
     if not (isinstance(weight, nn.Parameter) and weight.requires_grad):
         return linear(a, weight, bias)
     out: Tensor = _Linear.apply(a, weight, bias)  # type: ignore[no-untyped-call]
@@ -160,9 +161,10 @@ def _linear(a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """`linear`, whose backward pass notes what it has at hand instead of the weight's gradient.
+    """`linear` whose backward pass records factors instead of forming the weight's gradient.
 
-    The weight gets none, but is an input: so the backward pass knows whether it was asked for one.
+    The weight gets no gradient, but is an input, so that the backward pass knows whether one is
+    needed.
     """
 
     @staticmethod
@@ -172,7 +174,7 @@ class _Linear(torch.autograd.Function):
         y = linear(a, weight, bias if useless else None)
         product = y = y.data if y._is_view() else y  # a view could not be overwritten afterwards
         if bias is not None and not useless:
-            y = product + bias  # apart, since a small product loses its digits to a large bias
+            y = product + bias  # a small product would lose its digits to a large bias
         ctx.save_for_backward(a, weight)
         ctx.version = weight._version
         ctx.dtype = None if bias is None else bias.dtype
@@ -190,7 +192,7 @@ class _Linear(torch.autograd.Function):
             )
         try:
             counts = torch._C._will_engine_execute_node(leaf)
-        except RuntimeError as error:  # so says the engine while torch.autograd.grad runs
+        except RuntimeError as error:  # the engine reports this while torch.autograd.grad runs
             raise RuntimeError(
                 "a captured layer forms no gradient of its weight: torch.autograd.grad asks for "
                 "it. Call `backward()` instead, or remove the capture."

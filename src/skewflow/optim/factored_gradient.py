@@ -13,17 +13,18 @@ aten = torch.ops.aten
 
 
 class Record:
-    """What one use of a layer leaves: the gradient of its weight is `left` transposed, `right`.
+    """The record of one use of a layer: the weight's gradient is `left` transposed times `right`.
 
-    Others may have the memory of these tensors, too, so that their versions are kept.
+    Other code may hold the memory of these tensors, so their versions are kept, too.
 
     Args:
         left: Gradients of the outputs, (r, rows of the weight).
         right: Inputs, (r, columns of the weight).
-        output: Inputs times the weight transposed, (r, rows), or None where it was overwritten, or
-            a step has no use for it.
+        output: Inputs times the weight transposed, (r, rows), or None if it was overwritten or no
+            step uses it.
         version: Version of the weight when the layer used it.
-        passed: `left` times the weight, (r, columns), or None where it was not needed or is coarse.
+        passed: `left` times the weight, (r, columns), or None if it was not needed or has low
+            precision.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Record:
         self._versions = {n: -1 if t is None else t._version for n, t in self._tensors.items()}
 
     def kept(self, name: str) -> Tensor | None:
-        """A tensor, or None if there is none, or something has written to it."""
+        """A recorded tensor, or None if it is missing or was written to since."""
         tensor = self._tensors[name]
         return None if tensor is None or tensor._version != self._versions[name] else tensor
 
@@ -47,13 +48,13 @@ class Record:
 class FactoredGradient(Tensor):
     r"""The gradient of a weight as factors, which `FlowSGD` steps by; see `capture_factors`.
 
-    It has a norm and can be scaled, without being formed: `clip_grad_norm_` and a `GradScaler` work
-    as with any gradient. What needs its entries raises a `FactorError`: another optimiser,
-    `clip_grad_value_`, a second gradient that is to be added. `dense()` forms it.
+    It has a norm and can be scaled without being formed: `clip_grad_norm_` and a `GradScaler` work
+    as with any gradient. Everything that needs its entries raises a `FactorError`: another
+    optimiser, `clip_grad_value_`, a second gradient to be added. `dense()` forms it.
 
     Args:
         weight: The weight.
-        records: What the uses of its layer have left.
+        records: The records of the uses of its layer.
 
     Example:
         >>> from skewflow.nn import OrthogonalLinear
@@ -119,7 +120,7 @@ class FactoredGradient(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Norms, scaling, and what else needs no entries."""
+        """Dispatch norms, scaling and other operations that need no entries."""
         if func is aten.linalg_vector_norm.default:
             return _norm(*args, **(kwargs or {}))
         if func in (aten.mul_.Tensor, aten.mul_.Scalar) and isinstance(args[0], cls):
@@ -162,13 +163,13 @@ _adding = Lock()
 
 
 def factored(weight: Tensor) -> FactoredGradient | None:
-    """The gradient of a weight, if it is one of factors."""
+    """The gradient of a weight, if it is kept as factors."""
     grad = weight.grad
     return grad if type(grad) is FactoredGradient else None
 
 
 def formed(weight: Tensor) -> Tensor | None:
-    """The gradient of a weight, if it is one of entries."""
+    """The gradient of a weight, if it is dense."""
     grad = weight.grad
     return None if type(grad) is FactoredGradient else grad
 
@@ -201,7 +202,7 @@ def _multiply(grad: FactoredGradient, factor: Any) -> None:
 
 
 def _unscale(grads: Sequence[Tensor], found_inf: Tensor, inverse: Tensor) -> None:
-    """What a `GradScaler` does to all gradients of a kind."""
+    """Unscale and check gradients, as a `GradScaler` does for all gradients of a kind."""
     plain = [grad for grad in grads if not isinstance(grad, FactoredGradient)]
     if plain:
         torch._amp_foreach_non_finite_check_and_unscale_(plain, found_inf, inverse)

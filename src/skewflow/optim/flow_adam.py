@@ -25,8 +25,8 @@ class FlowAdam(OrthogonalOptimizer):
     element by element, moves them (`skewflow bench second-moment` has the comparison). A dense step
     of a matrix with 2k < d, which never forms $\Omega$, divides by the mean of all rows.
 
-    Then the planes are sampled and turned as in `FlowSGD`, of which all other options are; the
-    first step turns every sampled plane by about $lr \frac{d-1}{s-1}$.
+    Then the planes are sampled and turned as in `FlowSGD`. The first step turns every sampled plane
+    by about $lr \frac{d-1}{s-1}$. The other options are those of `FlowSGD`.
 
     Args:
         params: Orthogonal weights, or groups of them, as in `FlowSGD`.
@@ -120,5 +120,5 @@ class FlowAdam(OrthogonalOptimizer):
         points, shape = weight.points(state).detach(), (weight.num_matrices, weight.d)
         state["momentum_buffer"] = torch.zeros_like(points)
         state["exp_avg_sq"] = torch.zeros(shape, dtype=points.dtype, device=points.device)
-        # Steps before it came.
+        # Steps before it was added.
         state["since"] = weight.present_until = self._shared.clock.time(weight.p.device)

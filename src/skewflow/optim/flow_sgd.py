@@ -30,26 +30,26 @@ class FlowSGD(MomentumOptimizer):
         nesterov: Use $G + \mu M$ as the direction.
         block_size: s; "dense" for the exact method; "auto" for exact steps, to the nearest point,
             whatever they cost: blocks would change what `lr` means. `AngleSGD`, whose rate means
-            the same for both, chooses by the price. Of a sharded weight "auto" is the step that its
-            placement allows. Matrices with no more than s rows are stepped exactly.
+                the same for both, chooses by cost. For a sharded weight "auto" is the step that its
+                placement allows. Matrices with no more than s rows are stepped exactly.
         sampler: How blocks are drawn. "sweep" and "uniform" are fused, read only the blocks they
-            draw, and every step by itself has the uniform law. At s = 2 "sweep" goes through a
+            draw, and each of their steps has the uniform law. At s = 2 "sweep" goes through a
             relabelled round robin: every plane turns once in d - 1 steps (d for odd d), so steps
             depend on one another. "uniform" draws each step independently, as Theorem 5.1 assumes.
-            Larger blocks are drawn independently by both. "round_robin",
-            "relabelled_round_robin", "h_regular", "balanced", "optimal", "heavy_matchings", or a
-            `Sampler`, run on the host. "balanced" has the law of "h_regular", reads a few entries
-            of $\Omega$ if they are of similar size, and refuses others with a `BalanceError`;
-            "h_regular", "optimal" and "heavy_matchings" read all of $\Omega$.
+            Larger blocks are drawn independently by both. "round_robin", "relabelled_round_robin",
+            "h_regular", "balanced", "optimal", "heavy_matchings", or a `Sampler`, run on the host.
+            "balanced" has the law of "h_regular", reads only a few entries of $\Omega$ and raises a
+            `BalanceError` if they are not of similar size. "h_regular", "optimal" and
+            "heavy_matchings" read all of $\Omega$.
         retraction: How a step turns: "exp", "cayley", or, for dense steps, "polar", the tangent
             step and the nearest point, which turns no plane by more than 69 degrees. "auto" is
             "polar" for the exact steps that `block_size="auto"` chooses, and "exp" for all others.
         maximize: Ascend.
         seed: Seed of every draw.
         check_every: Steps between two checks of $X^\top X = I$; a weight that rounding has moved
-            away is corrected. 0 never checks. Weights that are stepped by factors are checked every
-            64 such steps at least. Those of float32 that take exponential steps with 2k >= d are
-            corrected every 64 steps without a check, whatever this is.
+            away is corrected. 0 never checks. Weights stepped by factors are checked at least every
+            64 such steps. Float32 weights that take dense exponential steps with 2k >= d are
+            corrected every 64 steps without a check, whatever the value.
         nonfinite: What to do about a gradient with NaN or infinity: "raise", or "skip" the
             parameter and count it in ``state[p]["skipped"]``. See `step`. On CUDA "skip" reads the
             gradient once more, before the step.
@@ -58,13 +58,13 @@ class FlowSGD(MomentumOptimizer):
         factor_window: Steps w that the momentum of factors remembers, see `step`. The direction is
             $A_tB_t^\top + \sum_{0<s<w} \mu^s T_{t-s}$ with the exact tangent part T of an old
             gradient at the point where it was measured, and reaches $1 - \mu^w$ of its length. T
-            has twice the rank of its gradient, so a step grows to 2w - 1 times that of the factors.
-            The momentum of gradients projects all of its past at every point: a window as long as
-            the run differs from it in the second order of the way the point has gone. A shorter one
-            needs shorter steps: with $\mu = 0.9$ lr times the curvature must stay below 0.40 for
-            w = 4, below 2.8 for w = 32, and below 3.8 without a window.
-        weight_decay: Must be 0: the norm of an orthogonal weight never changes. It is there for
-            groups that are shared with other optimisers.
+            has twice the rank of its gradient, so the rank of a step grows to 2w - 1 times that of
+            the factors. Momentum of dense gradients projects its whole past at every point: a
+            window as long as the run differs from it only to second order in the distance
+            travelled. A shorter window needs shorter steps: with $\mu = 0.9$ lr times the curvature
+            must stay below 0.40 for w = 4, below 2.8 for w = 32, and below 3.8 without a window.
+        weight_decay: Must be 0: the norm of an orthogonal weight never changes. The option exists
+            for groups that other optimisers use, too.
 
     Example:
         >>> import torch

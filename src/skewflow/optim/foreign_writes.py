@@ -1,4 +1,4 @@
-"""Notices writes to the weights by something other than their optimiser."""
+"""Detects writes to the weights by something other than their optimiser."""
 
 import ctypes
 from collections.abc import Collection, Iterable, Mapping
@@ -13,10 +13,10 @@ _CELLS: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: 
 
 
 class ForeignWrites:
-    """The weights as the optimiser left them: their addresses, versions, and two entries of each.
+    """The weights as the optimiser left them: addresses, versions, and two entries of each.
 
-    torch counts the writes to a tensor as its version. It does not count those through `.data`, so
-    the first and the last entry are compared, too, where the host can read them at once: on a CPU.
+    The version of a tensor counts the writes to it, except those through `.data`. So on a CPU,
+    where the host can read them at once, the first and the last entry are compared, too.
     """
 
     def __init__(self) -> None:
@@ -31,24 +31,24 @@ class ForeignWrites:
         self.halves: list[Weight] = []
         """Half precision weights on a CPU, whose masters are compared instead."""
         self.suspects: set[Weight] = set()
-        """Weights that something else has written to, and that were not checked since."""
+        """Weights that other code has written to and that have not been checked since."""
 
     def add(self, weights: Iterable[Weight]) -> None:
-        """Watch more weights, from now on."""
+        """Watch more weights from now on."""
         self._weights += weights
         self._params = [weight.p for weight in self._weights]
         self._follow()
 
     def note(self) -> None:
-        """Note the weights as they are: the optimiser has just written to them."""
+        """Record the weights as they are, because the optimiser has just written to them."""
         self._versions = [weight.p._version for weight in self._counted]
         self._entries = [cell.value for cell in self._cells]
 
     @torch.no_grad()
     def admit(self, moving: Collection[Weight], states: Mapping[Tensor, dict[str, Any]]) -> None:
-        """Check those weights of a step that are suspects, and half ones against their masters.
+        """Check the suspects among the weights of a step, and half-precision ones against masters.
 
-        Those near the manifold are projected. All are checked before one is changed.
+        Weights near the manifold are projected. All are checked before one is changed.
 
         Args:
             moving: The weights that the step will move.
@@ -73,11 +73,11 @@ class ForeignWrites:
         self.suspects.difference_update(moving)
 
     def compare(self) -> set[Weight]:
-        """Compare the weights with what was noted, and return all suspects."""
+        """Compare the weights with the record, and return all suspects."""
         places = [p.data_ptr() for p in self._params]
         if places != self._places:
             self._suspect(self._weights, places, self._places)
-            self._follow()  # before an entry is read from memory that may be gone
+            self._follow()  # before an entry is read from memory that may have been freed
         versions = [weight.p._version for weight in self._counted]
         if versions != self._versions:
             self._suspect(self._counted, versions, self._versions)
@@ -91,7 +91,7 @@ class ForeignWrites:
         self.suspects.update(weight for weight, new, old in both if new != old)
 
     def _follow(self) -> None:
-        """Remember where the weights are, and what they are there."""
+        """Record the addresses of the weights and their entries."""
         self._places = [p.data_ptr() for p in self._params]
         self._counted = [w for w in self._weights if not w.p.is_inference()]
         on_cpu = [w for w in self._weights if w.p.device.type == "cpu"]

@@ -30,7 +30,7 @@ class Factors:
         B: Right factors (n, k, r).
         V: The points times B (n, d, r), if a layer has computed them.
         AX: The transposed A times the points (n, r, k), likewise.
-        usable: They are finite, as far as the host knows.
+        usable: Whether they are finite, as far as the host knows.
     """
 
     A: Tensor
@@ -45,19 +45,19 @@ class Factors:
         return self.A.shape[-1]
 
     def negated(self) -> "Factors":
-        """Factors of the gradient times -1."""
+        """Factors of the negative gradient."""
         return Factors(-self.A, self.B, self.V, None if self.AX is None else -self.AX, self.usable)
 
     def has_squares(self, natural: bool) -> bool:
-        """Whether squares of the entries, and of those of the product, are certain not to overflow.
+        """Whether squares of the entries, and of the entries of the product, cannot overflow.
 
-        A `natural` step makes factors longer before it multiplies them.
+        A `natural` step scales factors up before it multiplies them.
         """
         most = LARGEST_GRADIENT[self.A.dtype]
         a, b = (float(torch.linalg.vector_norm(F)) for F in (self.A, self.B))
         if natural:
             return all(x <= most for x in (a, b, a * b * lengthening(*self.B.shape[-2:])))
-        if a <= most and b <= most and a * b <= most:  # no entry exceeds a norm, found faster
+        if a <= most and b <= most and a * b <= most:  # no entry exceeds a norm
             return True
         a, b = float(self.A.abs().max()), float(self.B.abs().max())
         return all(x <= most for x in (a, b, a * b * self.rank))  # false for NaN
@@ -109,7 +109,7 @@ class FactorReader:
         self._step = step
         self._products: dict[Weight, tuple[Any, Tensor, Tensor]] = {}
         self.multiplied: list[Weight] = []
-        """Weights whose factors were multiplied out since the list was last cleared."""
+        """Weights whose factors were multiplied since the list was last cleared."""
 
     def read(
         self,
@@ -162,7 +162,7 @@ class FactorReader:
         return found
 
     def _check(self, weight: Weight, group: dict[str, Any], factors: Factors) -> None:
-        """Raise for factors that cannot be used, unless only the device will know."""
+        """Raise for factors that cannot be used, unless only the device can detect it."""
         if is_decided_on_device(factors.A):
             return
         factors.usable = factors.has_squares(group.get("natural", False))
@@ -178,13 +178,13 @@ class FactorReader:
             if not self._step.fits(X, factors.B, factors.V):
                 raise FactorError(
                     f"{weight.name} must not change between the forward pass and the step: "
-                    "somebody wrote to it, so the factors its layer kept are those of another "
+                    "other code wrote to it, so the factors its layer kept are those of another "
                     "weight. Call `zero_grad()`, and do both passes again."
                 )
 
     @torch.no_grad()
     def _product(self, weight: Weight, factors: Factors) -> Tensor:
-        """The dense gradient, always in the same memory, so that a CUDA graph need not copy it."""
+        """The dense gradient, always in the same memory, so that a CUDA graph does not copy it."""
         kind = factors.A.dtype, weight.p.dtype, factors.A.device
         if weight not in self._products or self._products[weight][0] != kind:
             product = factors.A.new_empty(weight.view.matrices)
@@ -201,7 +201,7 @@ class FactorReader:
 
 
 def refuse_strangers(given: GivenFactors, weights: Mapping[Tensor, Weight]) -> None:
-    """Raise if factors are given for something else than a parameter of the optimiser."""
+    """Raise if factors are given for anything but a parameter of the optimiser."""
     strangers = [p for p in given if p not in weights]
     if strangers:
         shape = tuple(getattr(strangers[0], "shape", ()))
@@ -286,12 +286,12 @@ def _refuse_processes(weight: Weight) -> None:
 def _joined(weight: Weight, gradient: FactoredGradient) -> Factors:
     """The factors of all uses of a layer, and the products that it has computed.
 
-    The output of the layer, before its bias, is X B for a tall weight, and what it passes back is
-    A^T X; for a wide one, whose transpose is X, the latter is X B. Products of an older weight are
-    not used.
+    For a tall weight X the output of the layer, before its bias, is X B, and the gradient that it
+    passes back is A^T X. For a wide weight, whose transpose is X, the gradient passed back is X B.
+    Products with an older weight are not used.
     """
     left, right = gradient.factors()
-    if not len(left):  # of an empty batch the gradient is zero, and momentum goes on
+    if not len(left):  # the gradient of an empty batch is zero, and momentum continues
         return _oriented(weight, *(F.new_zeros(F.shape[1], 1) for F in (left, right)))
     left = gradient.scaled(left)
     exact = left.dtype == right.dtype == weight.p.dtype and weight.p.dtype not in HALVES

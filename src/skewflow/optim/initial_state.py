@@ -1,7 +1,7 @@
-"""What the state of a weight holds from the beginning, so that a saved state can be loaded into it.
+"""The first state of a weight, with every entry that a saved state may have.
 
 `torch.distributed.checkpoint` loads only entries that a new optimiser has, and takes a step with a
-zero gradient in one that has none.
+zero gradient if the optimiser has no state yet.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from .weight import Weight
 
 @torch.no_grad()
 def begin_state(state: dict[str, Any], group: dict[str, Any], weight: Weight) -> None:
-    """Make what every way of stepping needs and the state lacks; moments are the optimiser's."""
+    """Add the entries that every way of stepping needs; the optimiser adds its moments."""
     weight.points(state)  # the master of a half precision weight
     for count in ("polishes", "turns"):
         state.setdefault(count, 0)
@@ -30,7 +30,7 @@ def begin_state(state: dict[str, Any], group: dict[str, Any], weight: Weight) ->
 def begin_samplers(
     state: dict[str, Any], group: dict[str, Any], weight: Weight, size: int | str
 ) -> None:
-    """Make the samplers of a weight, one for each matrix, and what they draw from."""
+    """Make the samplers of a weight, one for each matrix, and their generator."""
     assert isinstance(size, int)
     if "samplers" not in state:
         made = [make_sampler(group["sampler"], size) for _ in range(weight.num_matrices)]
@@ -40,7 +40,7 @@ def begin_samplers(
 
 
 def _generator(seed: int, stream: int) -> torch.Generator:
-    """What the samplers of a weight draw from, on the CPU, since they decide on the host anyway."""
+    """The generator of a weight's samplers, on the CPU because samplers run on the host."""
     cpu = torch.device("cpu")
     # Hashed, because a CPU generator takes only the low 32 bits of its seed.
     key = make_key(scalar(seed, cpu), scalar(stream, cpu), scalar(0, cpu))

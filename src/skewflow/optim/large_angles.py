@@ -20,14 +20,15 @@ from .executors.sampled_blocks import SampledBlocks
 from .weight import Weight
 
 MOST = 1.0
-"""Radians. An estimate of the generator says nothing of what lies further away."""
+"""Largest angle, in radians, without a warning. The generator is a first-order model: it says
+nothing about points further away."""
 
 SELDOM = 256
-"""The most steps between two looks; among the first ones steps 1, 2, 4, 8, ... are looked at."""
+"""Most steps between two checks; at the beginning steps 1, 2, 4, 8, ... are checked."""
 
 
 class _Process:
-    """Whether this process is the fork of another."""
+    """Whether this process was forked from another."""
 
     forked = False
 
@@ -41,16 +42,16 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 class LargeAngles:
-    """Looks at the angles of a step, on the device where the weight is, and waits for them.
+    """Checks the angles of a step on the device of the weight, and waits for the result.
 
-    A forked child does not look: torch's parallel operations hang there.
+    A forked child does not check: torch's parallel operations hang there.
     """
 
     def __init__(self) -> None:
         self._told: set[Weight] = set()
 
-    def look(self, work: Iterable[tuple[Executor, Context]]) -> None:
-        """Warn of weights that this step will turn too far; it has been prepared."""
+    def check(self, work: Iterable[tuple[Executor, Context]]) -> None:
+        """Warn of weights that the prepared step will turn too far."""
         if _Process.forked:
             return
         for executor, context in work:

@@ -1,4 +1,4 @@
-"""What the optimisers with torch's momentum share: its buffer, and how factors exclude it."""
+"""Base of the optimisers with torch's momentum: its buffer, and the check against factors."""
 
 from typing import Any
 

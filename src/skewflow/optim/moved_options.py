@@ -1,4 +1,4 @@
-"""Options that had other names or places before the first release: errors say where they are."""
+"""Errors for options that had other names or places before the first release."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -10,18 +10,18 @@ MOVED = {
     "natural": "natural steps have an optimiser of their own, `NaturalSGD`",
     "guard_every": "it is `check_every` now",
 }
-"""What has become of an option."""
+"""The replacement of an option."""
 
 
 def refuse_moved(names: Iterable[str]) -> None:
     """Raise for an option that has moved."""
     for name in names:
         if name in MOVED:
-            raise TypeError(f"`{name}` is no option any more: {MOVED[name]}.")
+            raise TypeError(f"`{name}` is not an option any more: {MOVED[name]}.")
 
 
 def says_what_moved(init: Init) -> Init:
-    """A constructor that says of options which have moved where they are."""
+    """A constructor whose errors name the replacement of options that have moved."""
 
     @wraps(init)
     def made(*args: Any, **options: Any) -> None:

@@ -18,18 +18,18 @@ FIXED = {
     "foreach": None,
     "natural": True,
 }
-"""Options that stand in the groups for the parts shared with the other optimisers."""
+"""Options that the groups hold for code that serves all optimisers."""
 
 
 class NaturalSGD(OrthogonalOptimizer):
     r"""Exact steps by the factors of a gradient, divided by their second moment.
 
     Gradients that come in factors are divided by the second moment of the factors on the shorter
-    side, weighted by the lengths of the others, over all steps: an inverse that is kept in
-    $O(k^2r)$ a step and $k^2$ memory. Past samples keep their weight, as in a least-squares fit, so
-    the steps become shorter by themselves; a gradient ten times as long as the first one restarts
-    the moment. There is neither momentum nor a choice of blocks; a weight
-    whose gradient is not in factors is refused. See docs/explanation/which-step.md.
+    side, weighted by the lengths of the others, over all steps: its inverse is updated in $O(k^2r)$
+    a step and takes $k^2$ memory. Past samples keep their weight, as in a least-squares fit, so the
+    steps shrink by themselves; a gradient ten times as long as the first one restarts the moment.
+    There is neither momentum nor a choice of blocks. A weight whose gradient is not in factors
+    raises an error. See docs/explanation/which-step.md.
 
     Args:
         params: Orthogonal weights, or groups of them, as in `FlowSGD`.

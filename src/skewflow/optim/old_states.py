@@ -1,4 +1,4 @@
-"""States that older versions of the optimisers have saved, under today's names of the options."""
+"""Converts states saved by older versions of the optimisers to today's options."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ STATE_VERSION = 4
 to version 2 the states of samplers are lists."""
 
 NOT_NATURAL = ("momentum", "nesterov", "factor_window")
-"""Options of `FlowSGD` that its natural steps, which `NaturalSGD` takes now, did not use."""
+"""Options of `FlowSGD` that natural steps did not use; `NaturalSGD` takes these steps now."""
 
 
 def renewed(group: dict[str, Any]) -> dict[str, Any]:
-    """A saved group with the options that mean today what they meant when it was saved.
+    """A saved group with the options that have the same meaning today.
 
     In version 1 the sampler "uniform" was what "sweep" is now, and groups had no weight decay. Up
     to version 3 `check_every` was `guard_every`, and "exp" stood for "auto" with the block size

@@ -40,7 +40,7 @@ OTHERS_OPTIONS = (
     *("amsgrad", "angle", "betas", "dampening", "eps"),
     *("factor_window", "momentum", "nesterov"),
 )
-"""Options that some optimisers have, of torch or of this package, and others do not."""
+"""Options that only some optimisers of torch or of this package have."""
 
 
 def is_fused(sampler: str | Sampler) -> bool:
@@ -49,7 +49,7 @@ def is_fused(sampler: str | Sampler) -> bool:
 
 
 def check_options(group: dict[str, Any]) -> None:
-    """Every option is of its kind and fits the others.
+    """Check that every option has its type and fits the others.
 
     Whole numbers of other types, such as numpy's, become Python's.
     """
@@ -80,14 +80,14 @@ def check_options(group: dict[str, Any]) -> None:
 
 
 def refuse_foreign_options(group: dict[str, Any], own: Collection[str]) -> None:
-    """No option of another optimiser stands in a group, where nothing would read it."""
+    """Check that a group has no option of another optimiser, because nothing would read it."""
     refuse_moved(name for name in group if name not in own)
     foreign = [name for name in group if name in OTHERS_OPTIONS and name not in own]
     if foreign:
         name = foreign[0]
         raise ValueError(
-            f"`{name}` is no option of this optimiser: a group has {name}={group[name]!r}, which "
-            "no step would use. Leave it out, or choose the optimiser that has it."
+            f"`{name}` is not an option of this optimiser: a group has {name}={group[name]!r}, "
+            "which no step would use. Leave it out, or choose the optimiser that has it."
         )
 
 
@@ -102,7 +102,7 @@ def _check_lr(lr: Any) -> None:
 
 
 def _check_moments(group: dict[str, Any]) -> None:
-    """Momentum, betas, eps."""
+    """Check momentum, betas and eps."""
     if "momentum" in group and _number(group["momentum"], "momentum") >= 1:
         raise ValueError(
             f"`momentum` must be below 1: got {group['momentum']}. From 1 on old gradients never "
@@ -142,14 +142,14 @@ def _check_block_size(group: dict[str, Any]) -> None:
         group["block_size"] = size = operator.index(size)
     except TypeError:
         raise BlockSizeError(
-            f'`block_size` must be an integer from 2 on, "dense" or "auto": got {size!r}.'
+            f'`block_size` must be an integer of at least 2, "dense" or "auto": got {size!r}.'
         ) from None
     if size < 2:
         raise BlockSizeError(f"`block_size` must be at least 2, a matching: got {size}.")
 
 
 def _check_sampler(group: dict[str, Any]) -> None:
-    """The sampler is known, and draws blocks of the size that the group asks for."""
+    """Check that the sampler is known and draws blocks of the group's size."""
     size, sampler = group["block_size"], group["sampler"]
     if isinstance(sampler, Sampler):
         own = own_block_size(sampler)
@@ -186,7 +186,7 @@ def _check_natural(group: dict[str, Any]) -> None:
 
 
 def _real(value: Any, name: str) -> float:
-    """A real number."""
+    """Check that a value is a real number."""
     try:
         if isinstance(value, str | bytes | bool | None):
             raise TypeError
@@ -198,7 +198,7 @@ def _real(value: Any, name: str) -> float:
 
 
 def _number(value: Any, name: str) -> float:
-    """A finite real number of at least 0."""
+    """Check that a value is a finite real number of at least 0."""
     number = _real(value, name)
     if not number >= 0:
         raise ValueError(f"`{name}` must be at least 0: got {value}.")
@@ -208,7 +208,7 @@ def _number(value: Any, name: str) -> float:
 
 
 def _whole(value: Any, name: str, most: int | None = None) -> int:
-    """A whole number of at least 0, as an int."""
+    """Check that a value is a whole number of at least 0, and return it as an int."""
     bound = "" if most is None else f" and at most {most}"
     rule = f"`{name}` must be a whole number of at least 0{bound}: got {value!r}."
     try:
@@ -231,7 +231,7 @@ def own_block_size(sampler: Sampler) -> int | None:
 def block_size_for(block_size: int | str, d: int) -> int | str:
     """The block size of matrices of d rows: an integer below d, or "dense".
 
-    An integer is the most: matrices with fewer rows are stepped exactly.
+    An integer is an upper limit: matrices with fewer rows are stepped exactly.
     """
     return block_size if isinstance(block_size, int) and block_size < d else "dense"
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from ..samplers import Sampler
 
 ABSENT = -1
-"""Fills the place of what a sampler has not drawn yet."""
+"""Value of entries that a sampler has not drawn yet."""
 
 SHAPES: dict[str, Callable[[int], tuple[int, ...]]] = {
     "order": lambda d: (d,),
     "pairs": lambda d: (d * (d - 1) // 2, 3),
 }
-"""Entries that come and go, and the most that they hold for d rows: the order of a sweep, and for
-each pair of a family of matchings the number of its matching and its rows."""
+"""Entries that are not always present, and their largest size for d rows: the order of a sweep, and
+for each pair of a family of matchings the number of its matching and its rows."""
 
 
 def pack_samplers(samplers: Sequence[Sampler], d: int) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def pack_samplers(samplers: Sequence[Sampler], d: int) -> dict[str, Any]:
 
 
 def unpack_samplers(packed: Any, num: int) -> list[dict[str, Any]]:
-    """The states of so many samplers; older ones were saved as a list."""
+    """The states of `count` samplers; older versions saved them as a list."""
     if isinstance(packed, Mapping):
         states = [packed.get(str(number), {}) for number in range(num)]
         return [{key: _unpack(key, value) for key, value in state.items()} for state in states]

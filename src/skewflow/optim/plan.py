@@ -1,4 +1,4 @@
-"""How a group is stepped: its executors, made once and kept while nothing moves."""
+"""The plan of a group: its executors, made once and kept while nothing moves."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ SWITCHES = (
 """Options that a plan is made for; the others are numbers that a step takes."""
 
 BUFFERS = ("momentum_buffer", "master", "exp_avg_sq", "skipped")
-"""Tensors of the states that executors may know by their addresses."""
+"""Tensors of the states whose addresses executors may keep."""
 
 
 class Plan:
@@ -52,7 +52,7 @@ class Plan:
         weights: Its weights.
         states: The states of the weights.
         update: The numbers of a step with these options.
-        shared: What serves all steps.
+        shared: Objects of the optimiser that serve all steps.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Plan:
         ]
 
     def same_numbers(self, group: dict[str, Any]) -> bool:
-        """Whether `update` still says what the options say."""
+        """Whether `update` still agrees with the options."""
         same = self.options["params"] is group["params"] and self.options == group
         return same and not isinstance(group["lr"], Tensor)
 
     def renumber(self, group: dict[str, Any], update: Update) -> None:
-        """Go on with other numbers."""
+        """Continue with other numbers."""
         self.options, self.update = dict(group), update
 
     def fits(
@@ -102,7 +102,7 @@ class Plan:
         gradients: Sequence[Gradient | None],
         states: Mapping[Tensor, dict[str, Any]],
     ) -> bool:
-        """Whether nothing has changed but numbers and the addresses of gradients."""
+        """Whether only numbers and the addresses of gradients have changed."""
         params = group["params"]
         if self._group is not group or [id(p) for p in params] != self._params:
             return False
@@ -115,7 +115,7 @@ class Plan:
         return all(state.get(key) is tensor for state, key, tensor in self._buffers)
 
     def draws_otherwise(self, group: dict[str, Any]) -> bool:
-        """Whether samplers and generators made for this plan do not serve the group any more."""
+        """Whether samplers and generators made for this plan no longer fit the group."""
         return any(self.options[key] != group[key] for key in ("sampler", "block_size", "seed"))
 
     def stacks(self) -> Iterator[list[Member]]:
@@ -137,7 +137,7 @@ def _executors(members: Sequence[Member], settings: Settings) -> list[Executor]:
 
 
 def _place(p: Tensor, gradient: Gradient | None) -> tuple[Any, ...] | None:
-    """What a plan takes for granted about a parameter and its gradient."""
+    """The facts about a parameter and its gradient that a plan relies on."""
     if gradient is None:
         return None
     if isinstance(gradient, Factors):

@@ -11,16 +11,16 @@ import torch
 from .weight import Weight
 
 LAST_TRY = 64
-"""Number of steps after which processes that have not answered count as independent."""
+"""Steps after which processes that have not answered count as independent."""
 
 _optimizers = count()
 
 
 class SeedComparison:
-    """Compares the seeds of one optimiser in all processes through torch's store; without waiting.
+    """Compares the seeds of one optimiser in all processes through torch's store, without waiting.
 
     Each process writes its seeds at the first step and reads those of the others at the steps 2, 4,
-    8, ... until all are there. Optimisers correspond if they are made in the same order, for
+    8, ... until all have arrived. Optimisers correspond if they are made in the same order, for
     weights of the same shapes.
     """
 

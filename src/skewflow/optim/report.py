@@ -1,4 +1,4 @@
-"""Reports: what the steps of each weight do, in plain numbers (not in the paper as such)."""
+"""Reports: the steps of each weight in plain numbers (not in the paper as such)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,17 @@ from .weight import Weight
 
 
 class Report(dict[str, float]):
-    r"""Numbers of every weight under keys "weight/number", and in words how each is stepped.
+    r"""A dict of numbers under keys "weight/number", and the reason for each weight's step.
 
-    `print` shows all of it. The dict itself is what W&B's `log` and Lightning's `log_dict` take;
-    for TensorBoard call `add_scalar` for each item. Spaces in names become underscores. The
-    numbers of a weight are
+    `print` shows both. W&B's `log` and Lightning's `log_dict` take the dict; for TensorBoard call
+    `add_scalar` for each item. Spaces in names become underscores. The numbers of a weight are
 
     - `block_size`: rows that turn together, all d in an exact step;
     - `orthogonality_error`: the largest $\|X^\top X - I\|_F / \sqrt k$ of its matrices;
-    - `polishes`: how often `check_every` has corrected it;
+    - `polishes`: how often the drift guard has corrected it;
     - `skipped`: steps that left it out, because its gradient was not finite;
 
-    and of a weight with a usable gradient of entries, what its next step will do:
+    and for a weight with a usable dense gradient, facts about its next step:
 
     - `largest_angle`: the largest angle, in radians, by which it turns a plane;
     - `variance_ratio`: $E\|\hat\Omega\|_F^2 / \|\Omega\|_F^2$ of the estimate, its noise (Sec. 5):
@@ -46,7 +45,7 @@ class Report(dict[str, float]):
       rejected. Of several matrices it is that of the worst, and so is the variance ratio.
 
     Attributes:
-        reasons: For each weight how it is stepped, and why.
+        reasons: For each weight a sentence that says how it is stepped, and why.
 
     Example:
         >>> from skewflow.optim import FlowSGD
@@ -87,7 +86,7 @@ NUM_DRAWS = 16
 
 
 def past(weight: Weight, state: Mapping[str, Any], size: int | str) -> dict[str, float]:
-    """What can be said of a weight without a gradient, given the rows of its blocks."""
+    """The numbers of a weight that need no gradient, given the rows of its blocks."""
     X = weight.view(weight.gathered(state.get("master", weight.p.detach())))
     return {
         "block_size": size if isinstance(size, int) else weight.d,
@@ -98,7 +97,7 @@ def past(weight: Weight, state: Mapping[str, Any], size: int | str) -> dict[str,
 
 
 def next_step(member: Member, context: Context, draws: Draws | None) -> dict[str, float]:
-    """What the next step does to a weight; no `draws` means the uniform law."""
+    """The numbers of a weight's next step; no `draws` means the uniform law."""
     weight, state, size = member.weight, member.state, member.choice.size
     update, device = context.update.with_stream(weight.stream), weight.p.device
     if size == "dense":
@@ -146,7 +145,7 @@ def _fused_draw(d: int, block_size: int, update: Update, stream: int, step: int)
 
 
 def _turned(angle: float, retraction: str) -> float:
-    """By how much a retraction turns where the exponential turns by `angle`."""
+    """The angle by which a retraction turns where the exponential turns by `angle`."""
     if retraction == "cayley":
         return 2 * math.atan(angle / 2)
     return min(math.atan(angle), LARGEST_TURN) if retraction == "polar" else angle

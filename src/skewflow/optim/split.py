@@ -17,14 +17,14 @@ def split_parameters(
     model: nn.Module,
     orthogonal: str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None = None,
 ) -> tuple[Named, Named]:
-    """The weights of a model that are to stay orthogonal, and all its other parameters.
+    """Split the parameters of a model into those that stay orthogonal and all others.
 
     The first list goes to `FlowSGD`, the second to any optimiser of torch; names go with the
     parameters, so that errors can say which weight they mean. Together the lists hold every
-    parameter of the model once: a shared one under its first name, but chosen if any of its names
-    is; frozen ones too: optimisers skip them until they have a gradient. Weights of
-    convolutions are marked as such, so that the optimiser sees the matrix of the paper. No weight
-    is changed: to make one orthogonal call `nn.orthogonal_`. Not in the paper.
+    parameter of the model once. A parameter with several names has its first name, and is chosen if
+    any of its names is. Frozen parameters are included: optimisers skip them until they have a
+    gradient. Weights of convolutions are marked as such, so that the optimiser sees the matrix of
+    the paper. No weight is changed: to make one orthogonal call `nn.orthogonal_`. Not in the paper.
 
     Args:
         model: The model.

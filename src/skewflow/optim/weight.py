@@ -24,10 +24,10 @@ to the nearest orthogonal one. Rounding to bfloat16 leaves 0.01, averages of a r
 an initialisation that is not orthogonal is farther away."""
 
 POLISHES = 5
-"""Newton-Schulz steps that bring singular values within `NEAR` of 1 to 1e-16."""
+"""Newton-Schulz steps after which singular values within `NEAR` of 1 are accurate to 1e-16."""
 
 ROUNDING = 1e-3
-"""Distance that a cast explains; no warning is given up to it."""
+"""Largest distance that a cast to fewer digits explains; a smaller one gives no warning."""
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class Weight:
         name: What error messages call it.
         view: How it is seen as (n, d, k).
         stream: Number of its first matrix among all matrices of the optimiser.
-        present_until: Steps of the optimiser up to which its absences are counted.
+        present_until: Step of the optimiser up to which the steps without this weight are counted.
     """
 
     p: Tensor
@@ -48,7 +48,7 @@ class Weight:
     stream: int
     present_until: int = 0
     is_sharded: ClassVar[bool] = False
-    """Each process has a part of it."""
+    """Whether each process has only a part of it."""
 
     @property
     def num_matrices(self) -> int:
@@ -62,11 +62,11 @@ class Weight:
 
     @property
     def is_half(self) -> bool:
-        """It is stepped through a float32 master."""
+        """Whether it is stepped through a float32 master."""
         return self.p.dtype in HALVES
 
     def points(self, state: dict[str, Any]) -> Tensor:
-        """The tensor that is stepped: the parameter, or the float32 master of a half one."""
+        """The tensor that is stepped: the parameter, or its float32 master."""
         if not self.is_half:
             state.pop("master", None)  # of a model that was cast to more digits
             return self.p
@@ -89,11 +89,11 @@ class Weight:
         return *self.matrices(state), self.view(grad)
 
     def own(self, key: str, value: Tensor) -> Tensor:
-        """A saved tensor as the state of this weight has it."""
+        """A saved tensor in the form of this weight's state."""
         return value.full_tensor() if _is_dtensor(value) else value  # type: ignore[attr-defined]
 
     def views(self, state: dict[str, Any]) -> tuple[Tensor, Tensor | None] | None:
-        """The same for executors to keep; None if writing to it would not write to the weight."""
+        """Like `points`, but a view that executors may keep; None if only a copy could be made."""
         tensors = [self.points(state).detach()]
         tensors += [state["momentum_buffer"]] if "momentum_buffer" in state else []
         if any(t.is_inference() for t in tensors):
@@ -121,19 +121,19 @@ class Weight:
                 state[key] = state[key].to(points)
 
     def renew_master(self, state: dict[str, Any]) -> None:
-        """Begin with the orthogonal matrices nearest to the halves, which are rounded."""
+        """Start the master at the orthogonal matrices nearest to the rounded weight."""
         nearest = _nearest(self.view(self.p.detach()).float())
         state["master"] = self.view.restore(nearest).clone(memory_format=torch.preserve_format)
 
     def is_behind(self, state: dict[str, Any]) -> bool:
-        """The master of a half weight is not what the weight is; waits for the device."""
+        """Whether a half-precision weight differs from its master; waits for the device."""
         if not self.is_half or "master" not in state:
             return False
         master: Tensor = state["master"]
         return not torch.equal(self.p.detach(), master.to(self.p.dtype))
 
     def nearest(self) -> Tensor | None:
-        """The orthogonal weight nearest to what somebody else wrote; None where it is orthogonal.
+        """The orthogonal weight nearest to what other code wrote; None if that is orthogonal.
 
         Raises:
             NotOnManifoldError: If it is too far away to be meant.
@@ -166,7 +166,7 @@ class Weight:
         )
 
     def check_shape(self) -> None:
-        """The parameter still has the shape it was admitted with."""
+        """Check that the parameter still has the shape it was admitted with."""
         if tuple(self.p.shape) != self.view.shape:
             raise ShapeError(
                 f"{self.name} must keep its shape {self.view.shape}: it is {tuple(self.p.shape)} "
@@ -179,7 +179,7 @@ class Weight:
             )
 
     def check(self) -> None:
-        """The parameter is finite, large enough, and on the manifold."""
+        """Check that the parameter is finite, large enough, and on the manifold."""
         if any(
             n > 1 and stride == 0 for n, stride in zip(self.p.shape, self.p.stride(), strict=True)
         ):
@@ -213,9 +213,10 @@ class Weight:
 
 
 def _nearest(X: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
-    """The orthogonal matrices nearest to some whose singular values are within `NEAR` of 1.
+    """The nearest orthogonal matrices, for singular values within `NEAR` of 1.
 
-    By products, whose bits do not depend on the number of threads as those of an SVD do.
+    It uses products only: unlike those of an SVD, their bits do not depend on the number of
+    threads.
     """
     Y = X.clone()
     for _ in range(POLISHES):
@@ -233,7 +234,7 @@ def weight_of(p: Tensor, name: str, stream: int, present_until: int) -> Weight:
 
 
 def check_admitted(params: Iterable[Tensor], weights: Collection[Tensor]) -> None:
-    """All parameters of a group are among the weights of the optimiser."""
+    """Check that all parameters of a group are weights of the optimiser."""
     for number, p in enumerate(params):
         if p not in weights:
             raise ValueError(
@@ -244,7 +245,7 @@ def check_admitted(params: Iterable[Tensor], weights: Collection[Tensor]) -> Non
 
 
 def check_kind(p: Tensor, name: str) -> None:
-    """The parameter is a real, floating-point tensor with memory, whole or a DTensor."""
+    """Check that the parameter is a real floating-point tensor with memory, whole or a DTensor."""
     if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
         raise TypeError(
             f"{name} must be a whole tensor or a DTensor: it is a flat shard, as "

@@ -22,7 +22,7 @@ def choose(ptr, table_ptr, param, COLUMN: tl.constexpr, TYPE: tl.constexpr, ALIG
 
 @triton.jit
 def load_step(done, replayed_ptr):
-    """The number of steps before this one: those that the host counted and those in replays."""
+    """The number of steps before this one: those counted by the host plus those in replays."""
     if replayed_ptr is not None:
         done += tl.load(replayed_ptr)
     return done
@@ -30,7 +30,7 @@ def load_step(done, replayed_ptr):
 
 @triton.jit
 def is_live(live_ptr, param):
-    """Whether the parameter takes the step; without a list every one does."""
+    """Whether the parameter takes the step; without a list every parameter does."""
     if live_ptr is not None:
         return tl.load(live_ptr + param) != 0
     else:
@@ -39,14 +39,14 @@ def is_live(live_ptr, param):
 
 @triton.jit
 def raise_flag(flags_ptr, param, bad):
-    """Tell the host, in its own memory, that a product of this parameter was not finite."""
+    """Report to the host, in host memory, that a product of this parameter was not finite."""
     tl.store(flags_ptr + 1 + param, 1, mask=bad)
     tl.store(flags_ptr, 1, mask=bad)
 
 
 @triton.jit
 def load_scale(scale, moments_ptr, begin, i, j, mask, TYPE: tl.constexpr):
-    """The factor from omega[i, j] to an angle: a common one over the RMS of the two row moments.
+    """The factor from omega[i, j] to an angle: a common factor over the RMS of two row moments.
 
     The second moments of the matrix, if there are any, begin at `begin`.
     """
@@ -71,7 +71,7 @@ def load_momentum(
     HAS_M: tl.constexpr,
     MAXIMIZE: tl.constexpr,
 ):
-    """The gradient of a tile and its new momentum, without one the gradient; writes nothing."""
+    """The gradient of a tile, and its new momentum or again the gradient; writes nothing."""
     # The gradient is read only once, so it must not evict data that is read again.
     G = tl.load(G_ptr + offsets_g, mask=mask, other=0.0, eviction_policy="evict_first").to(TYPE)
     if MAXIMIZE:

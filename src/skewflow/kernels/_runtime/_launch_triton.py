@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class Launch:
     """One kernel, its grid and its arguments; after the first launch only the numbers change.
 
-    Triton inspects every argument of a call to find the compiled kernel, which takes longer than
-    the kernel of a 4096 x 4096 matrix runs. Here the compiled kernel gets the same addresses
-    again, the way the code that `torch.compile` generates does it.
+    Triton inspects every argument of a call to find the compiled kernel. That takes longer than the
+    kernel of a 4096 x 4096 matrix runs. Here the compiled kernel gets the same addresses again, as
+    in the code that `torch.compile` generates.
 
     Args:
         kernel: The Triton kernel.
         programs: How many programs run.
-        arguments: Arguments by name, but for the numbers; others than the kernel's are left out.
+        arguments: Arguments by name, except the numbers; names that the kernel lacks are ignored.
         **options: Options of the compiler, such as `num_warps`.
     """
 
@@ -65,7 +65,7 @@ class Launch:
             self._arguments[name] = tensor
 
     def _first(self, numbers: dict[str, Any]) -> bool:
-        """Find the compiled kernel; returns whether Triton had to, which then has launched it."""
+        """Find the compiled kernel; returns whether Triton searched for it and so launched it."""
         names = self.kernel.arg_names
         given = self._arguments | {k: v for k, v in numbers.items() if k in names}
         kinds = (_kind(given[name], name in numbers) for name in names)
@@ -77,7 +77,7 @@ class Launch:
             if compiled is None:  # interpreted
                 return True
             _compiled[key] = compiled
-        # What the launcher wants before the arguments: the kernel, and no hooks of a profiler.
+        # The launcher takes these before the arguments: the kernel, and no hooks of a profiler.
         head = [compiled.function, compiled.packed_metadata, None, None, None]
         values = (given[name] for name in names)
         self._values = head + [v.data_ptr() if isinstance(v, Tensor) else v for v in values]
@@ -93,7 +93,7 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 
 
 def _kind(value: Any, changes: bool) -> Any:
-    """What decides which compiled kernel takes an argument, or more than that."""
+    """The properties of an argument that select the compiled kernel, and possibly more."""
     if isinstance(value, Tensor):
         return value.dtype, value.device, value.data_ptr() % 16 == 0
     if not changes:
@@ -109,7 +109,7 @@ class Launches:
         device: Where they are.
         scale: 1 / P(e) of the estimate.
         launches: In their order.
-        kept: Other memory that they use; it lives as long as the launches.
+        kept: Other memory that they use, kept alive as long as the launches.
         table: Where many parameters are; None for one.
         wide: They are compiled for gradients at addresses that are multiples of 16.
     """
@@ -122,10 +122,10 @@ class Launches:
     wide: bool
 
     def move(self, Gs: Sequence[Tensor]) -> bool:
-        """Go on with other gradients of the same layout, at the cost of a small copy.
+        """Switch to other gradients of the same layout, at the cost of a small copy.
 
         Returns:
-            Whether that could be done: not for addresses that the kernels were not compiled for.
+            Whether this succeeded: it fails for addresses that the kernels were not compiled for.
         """
         if self.wide and any(G.data_ptr() % 16 for G in Gs):
             return False
@@ -137,7 +137,7 @@ class Launches:
         return True
 
     def __call__(self, update: Update, done: int = 0) -> None:
-        """One step, after `done` that the host has counted."""
+        """Take one step, after the `done` steps that the host has counted."""
         numbers = {
             "scale": -update.lr * self.scale,
             "momentum": update.momentum,
@@ -157,7 +157,7 @@ class Launches:
 
 @cache
 def num_multiprocessors(device: torch.device) -> int:
-    """Of a CUDA device; a few for the interpreter, so that it, too, splits the work."""
+    """The number of multiprocessors; a few for the interpreter, so that it splits the work, too."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count

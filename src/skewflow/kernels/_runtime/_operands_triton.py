@@ -44,7 +44,8 @@ class Operands:
         skipped: How many steps each parameter has skipped, int64 there; or None.
         moments: Second moments of the rows of each matrix by which its planes are divided, on the
             device; or None.
-        squares: What `row_moments` keeps to compute them, laid out alike; or None.
+        squares: The mean squares from which `row_moments` computes them, in the same layout; or
+            None.
         since: Steps in which the parameters had no gradient; skipped steps do not count.
     """
 
@@ -145,7 +146,7 @@ def common_arguments(operands: Operands, update: Update) -> dict[str, Any]:
 class Table:
     """Addresses of points, gradients, momenta and low-precision copies, and streams, on the device.
 
-    What changes them is queued behind the kernels that read them.
+    Changes to them are queued behind the kernels that read them.
     """
 
     def __init__(self, operands: Operands) -> None:
@@ -157,7 +158,7 @@ class Table:
         self._send()
 
     def move(self, Gs: Sequence[Tensor]) -> None:
-        """The gradients are elsewhere now."""
+        """Take the new addresses of the gradients."""
         self._rows[:, 1] = [G.data_ptr() for G in Gs]
         self._send()
 

@@ -17,8 +17,8 @@ CHUNK = 1 << 15
 def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
     """Whether `G` has neither NaN nor entries above `LARGEST_GRADIENT`, infinity among them.
 
-    On the CPU it runs on the threads of the kernels: torch's own would still be waiting busily for
-    more work, on the same cores, while the kernel that follows runs.
+    On the CPU it runs on the threads of the kernels. torch's threads would keep spinning on the
+    same cores while the next kernel runs.
 
     Args:
         G: The gradient.
@@ -28,7 +28,7 @@ def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
         >>> is_usable(torch.tensor([1.0, 1e18, 1e18])), is_usable(torch.tensor([1.0, torch.inf]))
         (True, False)
     """
-    if by_torch:  # no entry is above the norm, which torch finds ten times as fast as the largest
+    if by_torch:  # no entry is above the norm, which is ten times as fast as the largest
         if float(torch.linalg.vector_norm(G)) <= LARGEST_GRADIENT[G.dtype]:
             return True
     elif _has_kernel(G):

@@ -20,18 +20,18 @@ def is_capturing() -> bool:
 def capture(
     work: Callable[[], object], stream: torch.cuda.Stream, pool: Any = None
 ) -> torch.cuda.CUDAGraph:
-    """What is launched by `work`, which does not run.
+    """A graph of the launches of `work`; none of them runs.
 
-    Not by `torch.cuda.graph`, which would wait for the device; other threads may go on.
+    `torch.cuda.graph` is not used because it waits for the device. Other threads may continue.
 
     Args:
         work: Launches on the current stream, and never waits.
-        stream: Where to capture; not the default stream, which cannot be.
-        pool: Memory of another graph to share, as its `pool()`.
+        stream: Where to capture; the default stream cannot be captured.
+        pool: Memory pool of another graph, from its `pool()`, to use here, too.
     """
     graph = torch.cuda.CUDAGraph()
     current = torch.cuda.current_stream(stream.device)
-    # A capture sets the seeds that random numbers of all graphs read, those of the user's, too.
+    # A capture sets the seeds that the random numbers of all graphs read, the user's included.
     stream.wait_stream(current)
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -44,12 +44,12 @@ def capture(
 
 
 class Graphs:
-    """Makes graphs that share the memory of what they compute on the way.
+    """Makes graphs that use one memory pool for their intermediate results.
 
-    That is safe, since nothing in it outlives a replay, so that replays may come in any order, and
-    since they never overlap: on one stream they follow one another, and another stream waits. The
-    same holds for the workspace of cuBLAS, which belongs to the stream of the capture: there is one
-    for all graphs made here, and no other stream uses it.
+    That is safe for two reasons. Nothing in the pool outlives a replay, so replays may come in any
+    order. Replays never overlap: on one stream they follow one another, and another stream waits.
+    The same holds for the workspace of cuBLAS, which belongs to the stream of the capture: all
+    graphs made here use the same workspace, and no other stream uses it.
 
     Args:
         device: Where they run.
@@ -63,16 +63,16 @@ class Graphs:
         self._handle: int | None = None
 
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        """As the function; what `work` allocates has to be free again at its end."""
+        """Like the function `capture`; `work` must free what it allocates before it returns."""
         if self._side is None:
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         pool = None if self._last is None else self._last.pool()
-        # Kept, so that the memory stays for the next graph when all users have dropped theirs.
+        # Kept so that the pool survives for the next graph when all users have dropped theirs.
         self._last = capture(work, self._side, pool)
         return self._last
 
     def follow(self) -> None:
-        """Before a replay, and what is written for it: wait if the last one was elsewhere."""
+        """Wait for a replay on another stream, before the inputs of the next are written."""
         handle = stream_of(self._device)
         if handle == self._handle:
             return
@@ -121,8 +121,8 @@ every step, so without a limit the launches would accumulate."""
 class Workspace:
     """Memory and launches for weights of one shape, which use them in turn.
 
-    A step is a few launches that read what changes from call to call, and the rest, which is the
-    same as long as the points stay where they are.
+    A step begins with a few launches that read what changes from call to call. The others are the
+    same as long as the points do not move.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from numba.extending import intrinsic
 
 CACHE_LINE = 64
 PREFETCH_UP_TO = 8192
-"""Longest row, in entries, that is prefetched: longer ones evict one another from the L2 cache."""
+"""Longest row, in entries, that is prefetched; longer rows evict one another from the L2 cache."""
 
 LINE = 16
 """Number of distant entries that are copied together; tile widths are multiples of it."""
@@ -30,10 +30,9 @@ def _pointer(typing_context, address, like):
 
 @njit
 def memories(addresses, plan):
-    """Vectors of everything from each address on; strides say where in them the tensors lie.
+    """One-dimensional arrays that begin at each address; strides locate the tensors in them.
 
-    Not by ``Tensor.numpy()``, which takes ten microseconds for three tensors, and more in a cold
-    cache.
+    ``Tensor.numpy()`` would take ten microseconds for three tensors, and more in a cold cache.
     """
     x, g, m = addresses
     return (
@@ -45,7 +44,7 @@ def memories(addresses, plan):
 
 @intrinsic
 def _prefetch_line(typing_context, array, index):
-    """Ask for the cache line of ``array[index]``, for the second level; never faults."""
+    """Prefetch the cache line of ``array[index]`` into the second level; never faults."""
 
     def codegen(context, builder, signature, args):
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -61,7 +60,7 @@ def _prefetch_line(typing_context, array, index):
 
 @njit
 def prefetch(array, start, size):
-    """Ask for `size` entries from `start` on."""
+    """Prefetch `size` entries from `start` on."""
     for t in range(start, start + size, CACHE_LINE // array.itemsize):
         _prefetch_line(array, t)
 
@@ -89,8 +88,8 @@ def _put(x, values, offsets):
 def gather(tile, w, slots, offsets, x, stride, buffer):
     """Copy the entries ``x[offsets[e] + t * stride]`` to ``tile[slots[e], t]`` for t < w.
 
-    Far apart, they are picked along the lines of memory first, then turned in a small buffer:
-    reading down a column would use one entry of each cache line that is loaded.
+    Distant entries are read along the lines of memory first and transposed in a small buffer:
+    reading down a column would use only one entry of each cache line that is loaded.
     """
     if stride == 1:
         for e in range(slots.size):
@@ -107,7 +106,7 @@ def gather(tile, w, slots, offsets, x, stride, buffer):
             pick(buffer[t - start], x[t * stride :], offsets)
         for e in range(slots.size):
             row = tile[slots[e], start:]
-            for t in range(LINE):  # all of them: a fixed number is faster, and tiles have the room
+            for t in range(LINE):  # all: a fixed number is faster, and tiles have room
                 row[t] = buffer[t, e]
 
 

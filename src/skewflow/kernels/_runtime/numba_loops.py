@@ -23,7 +23,7 @@ GRAIN = 1 << 17
 busy cores threads wait for each other a hundred times longer than a small matrix takes."""
 
 PATIENCE = 2.0
-"""Seconds of compilation after which stderr says what is going on."""
+"""Seconds of compilation after which a message appears on stderr."""
 
 PRANGE_ONLY = {
     "prange": True,
@@ -46,7 +46,7 @@ that reads numba's cache."""
 def kept(function: Callable[..., Any], **options: Any) -> Any:
     """Compile a function on its first call, and keep it on disk for later processes.
 
-    Where no folder can be written, as in a read-only container, it is compiled by every process.
+    Where no folder is writable, as in a read-only container, every process compiles it.
     """
     try:
         return njit(cache=True, **options)(function)
@@ -60,13 +60,13 @@ _MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined
 class Loops:
     """A function with `prange` loops, compiled for one thread and for several, each when needed.
 
-    Both give the same bits, since what a turn of a loop computes does not depend on the others.
+    Both give the same bits, because the iterations of a loop are independent.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         assert isinstance(function, FunctionType)
         self._serial = kept(function)
-        # numba's cache tells functions apart by their names, and knows nothing of options.
+        # numba's cache identifies functions by name and ignores their options.
         twin = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_threads")
         twin.__qualname__ = twin.__name__
         self._parallel = kept(twin, parallel=PRANGE_ONLY)
@@ -98,7 +98,7 @@ def strides(*tensors: Tensor | None) -> tuple[tuple[int, ...], ...]:
 
 
 def mark_written(*tensors: Tensor | None) -> None:
-    """Tell autograd, which does not see numba write, that these have changed."""
+    """Mark these as changed for autograd, which does not see the writes of numba."""
     for A in tensors:
         if A is not None and not A.is_inference():
             torch.autograd.graph.increment_version(A)
@@ -110,7 +110,7 @@ def as_array(moments: Tensor | None) -> Any:
 
 
 class _Pool:
-    """numba's threads. One caller has them at a time: some of numba's layers abort otherwise."""
+    """numba's threads, used by one caller at a time: some of numba's layers abort otherwise."""
 
     def __init__(self) -> None:
         self.lock, self.started, self.broken = Lock(), False, False
@@ -126,7 +126,7 @@ class _Pool:
         return int(numba.get_num_threads())
 
     def after_fork(self) -> None:
-        """A child has no threads of its parent's: where those were started it runs on one."""
+        """Run a forked child on one thread if its parent had started threads."""
         self.lock, self.broken = Lock(), self.started
 
 

@@ -15,7 +15,7 @@ from ..update import Update
 from .numba_loops import fast
 
 LARGEST_TURN = np.finfo(np.float64).max / 2
-"""Largest angle of a turn: sine and cosine are exact for finite angles and NaN for infinity."""
+"""Largest angle of a rotation: sine and cosine are exact for finite angles and NaN for infinity."""
 
 
 def as_word(value: int) -> np.uint64:
@@ -45,7 +45,7 @@ class LoopNumbers(NamedTuple):
 def loop_numbers(
     update: Update, use_momentum: bool, dtype: torch.dtype, d: int, block_size: int
 ) -> LoopNumbers:
-    """The numbers of an update, cached: computing them costs as much as rotating many pairs."""
+    """The numbers of an update; cached, because computing them costs as much as many rotations."""
     as_real = np.float32 if dtype == torch.float32 else np.float64
     sigma = -1.0 if update.maximize else 1.0
     a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)

@@ -39,10 +39,10 @@ def _turned(
     U2 = U @ U
     most = LARGEST_ANGLE[X.dtype]
     E, squarings = expm_minus_identity(U, U2, -(lr * norm), spectral_bound(U2), most)
-    Y = (E @ X).add_(X)  # a sum that begins with X would be rounded at each term
+    Y = (E @ X).add_(X)  # a sum that starts from X would be rounded at each term
     if is_coarse(X):
         polish_(Y)
-    # A skew generator keeps whatever lengths there are, so nothing else needs a polish.
+    # A skew generator preserves the lengths of X, so nothing else needs a polish.
     return _polished_where(Y, squarings)
 
 
@@ -70,10 +70,10 @@ def _thin_step(
             dim=-2,
         )
         most = LARGEST_THIN_ANGLE[X.dtype]
-        angle = -(lr * norm).clamp(max=most)  # of a normal D rounding leaves eps, not all tangent
+        angle = -(lr * norm).clamp(max=most)  # rounding leaves eps of a normal D
         E, squarings = expm_minus_identity(B, B @ B, angle, bound, most)
         Y = torch.baddbmm(X, X, E[:, :k, :k]).baddbmm_(W / c, E[:, k:, :k])
-    polish_(Y)  # the basis takes X for orthonormal: its error could grow from step to step
+    polish_(Y)  # the basis assumes an orthonormal X: its error could grow from step to step
     return _polished_where(Y, squarings - FEW_THIN_SQUARINGS)
 
 

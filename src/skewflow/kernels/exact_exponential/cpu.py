@@ -1,6 +1,6 @@
-r"""The exponential step of one matrix on a CPU, which knows how long the step is.
+r"""The exponential step of one matrix on a CPU, where the host knows the length of the step.
 
-It takes the products that such a length needs, and scales by numbers of the host.
+It takes only the products that this length needs, and scales by numbers on the host.
 """
 
 import math
@@ -38,9 +38,9 @@ def exponential_step_on_cpu(
     tangent: bool = False,
     out: Tensor | None = None,
 ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d k"] | None]:
-    """The exponential step of one matrix on a CPU, and the tangent part of D if asked for.
+    """The exponential step of one matrix on a CPU; `tangent` also returns the tangent part of D.
 
-    The latter may come in `out`, which may be D.
+    The tangent part is written to `out` if that is given; it may be D.
     """
     taken = direct_step(X, D, lr, tangent=tangent, out=out)
     if taken is not None:
@@ -60,10 +60,10 @@ def direct_step(
     tangent: bool,
     out: Tensor | None = None,
 ) -> tuple[Float[Tensor, "d k"], Float[Tensor, "d k"] | None] | None:
-    r"""$\exp(-lr\,\Omega)X$, and the tangent part of D if asked for, in `out`, which may be D.
+    r"""$\exp(-lr\,\Omega)X$ and, if `tangent`, the tangent part of D in `out`, which may be D.
 
-    None where squares leave the range of the dtype, or a thin step is too long: then it is for the
-    batched step.
+    Returns None where squares leave the range of the dtype or a thin step is too long; the batched
+    step takes these.
     """
     d, k = X.shape
     step = _thin if 2 * k < d else _turned
@@ -101,10 +101,10 @@ def _turned(
 def _thin(
     X: Tensor, D: Tensor, lr: float, tangent: bool, out: Tensor | None
 ) -> tuple[Tensor, Tensor | None] | None:
-    r"""In the basis of `_thin_step`, of which only $\Omega^nX = X u_n + W u_{n-1}$ is needed.
+    r"""The step in the basis of `_thin_step`, which needs only $\Omega^nX = X u_n + W u_{n-1}$.
 
-    There $u_{n+1} = Ku_n - Cu_{n-1}$ with $C = W^\top W = D^\top D - S^\top S$. The error E of X is
-    taken off by the Newton-Schulz step $X - \frac12 XE$, which is done to the small matrices.
+    Here $u_{n+1} = Ku_n - Cu_{n-1}$ with $C = W^\top W = D^\top D - S^\top S$. The Newton-Schulz
+    step $X - \frac12 XE$ corrects the error E of X; it is applied to the small matrices.
     """
     C = D.mT @ D
     square = _norm(C)

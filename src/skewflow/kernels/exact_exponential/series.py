@@ -1,7 +1,7 @@
 r"""$\exp(A) - I$ of skew matrices of any norm, in three products where the norm is small.
 
-Without the identity, since what is added to a point then keeps more digits than the point. Nothing
-here waits for the device: how often to square is decided there, see `multiply_where_`.
+The identity is left out, so the increment of a point keeps more digits than the point. Nothing here
+waits for the device: the device decides how often to square, see `multiply_where_`.
 """
 
 import math
@@ -27,9 +27,9 @@ FEW_TERMS = 0.04
 def spectral_bound(A2: Float[Tensor, "n d d"]) -> Float[Tensor, "n"]:
     r"""A bound on the spectral norm of skew matrices, in float64, given their squares.
 
-    $\sigma_1 \le (\|A^2\|_F^2 / 2)^{1/4}$, since singular values come in pairs: for a random matrix
-    $d^{1/4}$ times too much, where the Frobenius norm of A and its largest row sum are
-    $d^{1/2}$ times too much.
+    $\sigma_1 \le (\|A^2\|_F^2 / 2)^{1/4}$, because singular values come in pairs. For a random
+    matrix this bound is $d^{1/4}$ times too large; the Frobenius norm of A and its largest row sum
+    are $d^{1/2}$ times too large.
     """
     return (frobenius(A2) / math.sqrt(2)).sqrt()
 
@@ -48,10 +48,10 @@ def expm_minus_identity(
         U2: Their squares.
         angle: The factors a, in float64.
         bound: Bounds on the norms of `U`, in float64.
-        most: What the product of both is cut to.
+        most: Upper limit of the product of both; larger ones are cut to it.
 
     Returns:
-        The results, and how often each was squared: every time its error doubled.
+        The results, and how often each was squared; each squaring doubles its error.
     """
     dtype = U.dtype
     norm = (angle.abs() * bound).clamp(max=most)
@@ -76,7 +76,7 @@ def series(
 def _eight_terms(A: Float[Tensor, "n d d"], A2: Float[Tensor, "n d d"], few: bool) -> Tensor:
     r"""$\sum_{1 \le n \le 8} A^n / n!$ in two products besides the square (Bader et al. 2019).
 
-    The first of them gives the terms 3 and 4, which may be enough.
+    The first product gives the terms 3 and 4, which may be enough.
     """
     P = A2 @ torch.add(A, A2, alpha=1 / 4)  # A^3 + A^4 / 4
     if few:

@@ -25,9 +25,9 @@ def _cut(
     stride_x, stride_r, LONGEST: tl.constexpr, LARGEST: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Y = X - length R, where the length is lr, or what makes R or D as long as `LONGEST`.
+    """Y = X - length R; the length is lr, or less so that R and D are no longer than `LONGEST`.
 
-    Where it is `SPLIT`, also its parts (n, 2, high, wide).
+    If `SPLIT`, also writes its parts (n, 2, high, wide).
     """
     programs = tl.cdiv(high * wide, BLOCK)
     matrix = (tl.program_id(0) // programs).to(tl.int64)
@@ -61,8 +61,8 @@ def _decide(
 
     The numbers are the squared factors of the rounds; the weight of Y where the step is cut;
     whether there are rounds; c; and the coefficients of $P^2$, P and I in $Q^2$, in the factor of
-    $Q^2$ in the series, and in the rest of it. The flags say which rounds there are, whether the
-    step is cut, and whether the rounds end in the other buffer.
+    $Q^2$ in the series, and in the remainder of the series. The flags say which rounds run, whether
+    the step is cut, and whether the rounds end in the other buffer.
     """
     matrix = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = matrix < n
@@ -133,9 +133,9 @@ def _series(
     Q2_ptr, V_ptr, T_ptr, T_parts_ptr, P_ptr, P2_ptr, long_ptr, numbers_ptr, units_ptr, n, k, wide,
     SPLIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The matrices of the series; where a step is not long only T, which is -P / 2.
+    """The matrices of the series; if a step is not long only T, which is -P / 2.
 
-    Where it is `SPLIT`, the parts (n, 2, wide, wide) of the factors, and of T.
+    If `SPLIT`, also the parts (n, 2, wide, wide) of the factors and of T.
     """
     programs = tl.cdiv(wide * wide, BLOCK)
     matrix = (tl.program_id(0) // programs).to(tl.int64)

@@ -1,12 +1,12 @@
 r"""The exact step of small weights to the nearest point, in one launch, a program per matrix.
 
-What the torch code does for any matrix, a program does here for one (d, k) with k <= 64, whose
-(k, k) matrices it holds in registers. It passes over the rows three times: for $S = X^\top D$; for
-the tangent step $Y = X - c(D - XS^\top)$, its Gram matrix and the momentum; for the new point. All
-iterates that lead from Y to its polar factor are Y times a polynomial in $P = Y^\top Y - I$, so
-they are (k, k) matrices, and a program makes as many of them as its matrix needs. After a long step
-it passes over the new point twice more and corrects it by its own Gram matrix. The products are of
-TF32 triples, as exact as float32 and much faster.
+A program does for one (d, k) matrix with k <= 64 what the torch code does for any matrix. It holds
+the (k, k) matrices in registers. It passes over the rows three times: for $S = X^\top D$; for the
+tangent step $Y = X - c(D - XS^\top)$, its Gram matrix and the momentum; for the new point. All
+iterates from Y to its polar factor are Y times a polynomial in $P = Y^\top Y - I$, so the program
+computes only (k, k) matrices, and as many as its matrix needs. After a long step it passes over the
+new point twice more and corrects it by its Gram matrix. The products are of TF32 triples, as exact
+as float32 and much faster.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -197,7 +197,7 @@ def _step(
     longest = LONGEST / tl.maximum(size, LONGEST / LARGEST)
     length = tl.minimum(tl.full((), -scale, tl.float64) * unit, longest).to(tl.float32)
 
-    end = tl.where(usable, d, 0)  # nothing is written of a matrix that would be spoilt
+    end = tl.where(usable, d, 0)  # a matrix that the step would spoil is not written
     both = 0.5 * (S + tl.trans(S))
     P = tl.zeros((K, K), tl.float32)
     for start in range(0, end, BLOCK_D):
@@ -207,7 +207,7 @@ def _step(
         at_m = rows * stride_m[1] + cols * stride_m[2]
         D = _load_direction(G_ptr, M_ptr, at_g, at_m, mask, mu, 1.0 / unit, HAS_M, MAXIMIZE)
         X = tl.load(X_ptr + rows * stride_x[1] + cols * stride_x[2], mask=mask, other=0.0)
-        if HAS_M:  # only the tangent part stays
+        if HAS_M:  # the momentum keeps only its tangent part
             tl.store(M_ptr + at_m, (D - product(X, both)) * unit, mask=mask)
         Y = X - length * (D - product(X, tl.trans(S)))
         tl.store(Y_ptr + rows * stride_y[0] + cols * stride_y[1], Y, mask=mask)

@@ -64,7 +64,7 @@ def nearest(
 def _direction(
     X: Parts, D: Float[Tensor, "n d k"], *, tangent: bool
 ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
-    r"""$D - XD^\top X$, the tangent part of D if asked for, and the norms of the first and of D."""
+    r"""$D - XD^\top X$, if `tangent` the tangent part of D, and the norms of the first and of D."""
     n, d, k = D.shape
     size = frobenius(D)
     D_parts = split(D, size, torch.empty_like(X.units))
@@ -102,7 +102,7 @@ class _Products(Protocol):
         """P2 becomes the square of P."""
 
     def series(self, P: Tensor, P2: Tensor, long: Tensor, numbers: Tensor) -> Any:
-        r"""T with $Z + ZT$ the polar factor, by the numbers of `_decide` from c on."""
+        r"""T with $Z + ZT$ the polar factor, from the numbers of `_decide` from c on."""
 
 
 class _ByFloat32:
@@ -187,14 +187,14 @@ def _inverse_root_series(
     size: Float[Tensor, "n"],
     products: _Products,
 ) -> Any:
-    r"""T, for which Z + Z T is the polar factor of Y, where Z is what Y is changed to.
+    r"""T with Z + Z T the polar factor of Y; Y is overwritten by Z.
 
     Args:
         X: Points.
-        Y: Tangent steps, contiguous; brought together where they are long.
+        Y: Tangent steps, contiguous; long ones are changed by Newton-Schulz rounds.
         P: $Y^\top Y - I$, contiguous; overwritten.
         size: Its norms.
-        products: By which products.
+        products: The kind of products.
     """
     intervals = limits.intervals(X.dtype, X.device)
     n, last = len(Y), intervals.shape[1] - 1

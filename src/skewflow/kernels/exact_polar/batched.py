@@ -1,6 +1,6 @@
 r"""The nearest point to tangent steps, in plain torch on batches, for any device.
 
-What a step needs is found out on the device.
+The device decides how many rounds and terms a step needs.
 """
 
 import torch
@@ -33,9 +33,8 @@ def gram(Y: Tensor) -> Tensor:
 def nearest(X: Tensor, Y: Tensor, P: Tensor, long: Tensor | None = None) -> Tensor:
     r"""The polar factor of tangent steps from X, given $P = Y^\top Y - I$.
 
-    Of a longer one than `limits.WIDEST` allows the part $X + c(Y - X)$ is taken, for which P is
-    $c^2P$.
-    Those that are not `long` take one term of the series: for them $P^2$ counts as zero.
+    A step longer than `limits.WIDEST` allows is cut to $X + c(Y - X)$, for which P is $c^2P$. Steps
+    that are not `long` take one term of the series: for them $P^2$ counts as zero.
     """
     lows, factors = limits.intervals(Y.dtype, Y.device)
     last = len(lows) - 1
@@ -51,7 +50,7 @@ def nearest(X: Tensor, Y: Tensor, P: Tensor, long: Tensor | None = None) -> Tens
     low = (1 + bound).rsqrt()
     start = (torch.bucketize(low, lows, right=True) - 1).clamp(min=0)
     needed = last - start
-    c = (2 / (2 + bound)).sqrt()  # puts the interval's middle to 1
+    c = (2 / (2 + bound)).sqrt()  # moves the middle of the interval to 1
     rounds = num_rounds(needed, last, Y)
     if rounds:
         # low Y has its singular values in [low, 1]; the factors of the rounds come last.

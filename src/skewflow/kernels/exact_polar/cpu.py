@@ -1,4 +1,4 @@
-"""The polar step on a CPU, which knows how long the step is and skips unneeded products."""
+"""The polar step on a CPU, where the host knows the length and skips unneeded products."""
 
 import math
 from bisect import bisect_right
@@ -22,8 +22,8 @@ def polar_step_on_cpu(
 ) -> tuple[Float[Tensor, "*n d k"], Float[Tensor, "*n d k"] | None]:
     """`polar_step` on a CPU, for a batch or a single matrix.
 
-    For that torch has faster products than for a batch of one. The results may come in `out`,
-    which may be `X` and `D`.
+    A single matrix has faster products in torch than a batch of one. The results are written to
+    `out` if it is given; it may be `X` and `D`.
     """
     if not is_exact(X):
         with full_precision():
@@ -56,7 +56,7 @@ def walk(X: Tensor, R: Tensor, D: Tensor, lr: float) -> Tensor:
 
 
 def nearest_on_cpu(X: Tensor, Y: Tensor, out: Tensor | None = None) -> Tensor:
-    """The polar factor of tangent steps from X, with the terms of the series that they need."""
+    """The polar factor of tangent steps from X, by the terms of the series that they need."""
     one = X.ndim == 2
     multiply, add = (torch.mm, torch.addmm) if one else (torch.bmm, torch.baddbmm)
     P = multiply(Y.mT, Y)

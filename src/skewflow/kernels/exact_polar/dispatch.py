@@ -35,11 +35,11 @@ def polar_step(
 ) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
     r"""The nearest point to $X - lr\,\Omega X$, with $\Omega X = D - X D^\top X$.
 
-    The singular values of the tangent step lie between 1 and a bound, since $\Omega X$ is tangent.
-    Where the bound is large, Newton-Schulz steps, scaled for what is left of that interval, bring
-    them together, as many as a matrix needs; then four terms of $(Y^\top Y)^{-1/2}$ do, or fewer
-    where a short step needs no more. Its own Gram matrix makes the result orthogonal whatever `X`
-    had lost.
+    The singular values of the tangent step lie between 1 and a bound, because $\Omega X$ is
+    tangent. If the bound is large, Newton-Schulz steps, scaled for the remaining interval, bring
+    them together, as many as a matrix needs. Then four terms of the series of $(Y^\top Y)^{-1/2}$
+    are enough, or fewer for a short step. The series uses the Gram matrix of Y, so the result is
+    orthogonal even where `X` had drifted.
 
     Args:
         X: Points.
@@ -49,7 +49,7 @@ def polar_step(
             matrix it is half of $\Omega X$.
 
     Returns:
-        The new points, and the tangent parts if asked for.
+        The new points, and with `tangent` the tangent parts.
     """
     if X.device.type == "cpu":
         assert not isinstance(lr, Tensor)
@@ -89,8 +89,8 @@ def nearest_along(
 ) -> Float[Tensor, "*n d k"]:
     """The nearest points to X - lr R, where R is a skew matrix times X.
 
-    Such a direction is tangent whatever it is made from, so that its own length alone is cut. On a
-    CPU a single matrix may come as one.
+    Such a direction is always tangent, so only its length is cut. On a CPU a single matrix may be
+    given without a batch dimension.
     """
     with full_precision():
         if X.device.type == "cpu":
@@ -125,7 +125,7 @@ def retract(X: Tensor, R: Tensor, D: Tensor, lr: float | Tensor) -> Tensor:
 
 
 def has_small_kernel(X: Float[Tensor, "n d k"], retraction: str, update: Update) -> bool:
-    """Whether `plan_small_polar` can step such points, and is the fastest way."""
+    """Whether `plan_small_polar` can step such points and is the fastest code."""
     _, d, k = X.shape
     small = k <= MOST_COLUMNS and d * k <= MOST_ENTRIES
     if X.device.type != "cuda" or X.dtype != torch.float32 or not small:

@@ -1,11 +1,11 @@
 r"""Products of matrices whose rows are split into float16 parts with a unit for each row.
 
-A float32 number is $u(h + l)$ with two float16 numbers of 11 bits and a power of two u that its row
-shares. `split` of the reference shows it.
+A float32 number is $u(h + l)$ with two float16 numbers of 11 bits and a power of two u, the unit of
+its row. `split` of the reference defines it.
 
-Three products of such parts, $hh' + hl' + lh'$, leave out $2^{-22}$, as TF32 triples do, at twice
-their speed; and a factor is split once, not at every use. Tensor cores cut off what they add up, so
-no sum stays in them for more than `DEPTH` terms, unless it may be coarse.
+Three products of such parts, $hh' + hl' + lh'$, have the error $2^{-22}$ of TF32 triples at twice
+their speed, and a factor is split once, not at every use. Tensor cores truncate sums instead of
+rounding them, so no sum stays in them for more than `DEPTH` terms, unless low precision suffices.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -41,16 +41,16 @@ ENOUGH, MANY = 128, 256
 
 @triton.jit
 def magnitude(x):
-    """The bits of numbers without their signs, which are ordered as the numbers are."""
+    """The bits of numbers without their signs; they have the order of the magnitudes."""
     return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def scale_and_unit(most):
-    """Powers of two, each one over the other, by the bits of the largest entry of each row.
+    """The scale and the unit of each row, powers of two and inverse to each other.
 
-    The first brings that entry between 2^14 and 2^15, unless the unit would not be a normal number.
-    The unit of a row with NaN or infinity is NaN.
+    They follow from the bits of the largest entry: the scale brings it between 2^14 and 2^15,
+    unless the unit would not be a normal number. The unit of a row with NaN or infinity is NaN.
     """
     exponent = tl.maximum(tl.max(most, axis=1) >> 23, 15)
     scale = ((268 - exponent) << 23).to(tl.float32, bitcast=True)[:, None]
@@ -161,9 +161,10 @@ def _multiply(
 ):
     """The pairs (n, a, b) times X (n, b, c), or other pairs if it is `SPLIT`.
 
-    Each share of b lies apart in `out`. Pairs have zeros behind b. `UPRIGHT`: the columns of X
-    are contiguous, not its rows. `FOURS`: see `fours`. `HAS_UNIT`: the matrices in the place of X
-    have units of their own. `COARSE`: only of the higher parts, which have the bits of TF32.
+    Each partial sum over b is a separate matrix of `out`. Pairs are padded with zeros behind b.
+    `UPRIGHT`: the columns of X are contiguous, not its rows. `FOURS`: see `fours`. `HAS_UNIT`: each
+    matrix in the place of X has a unit. `COARSE`: multiply only the higher parts, which have the
+    precision of TF32.
     """
     if FOURS:
         b, c, right_n = b // 4 * 4, c // 4 * 4, right_n // 4 * 4
@@ -229,7 +230,7 @@ def _add_shares(out_ptr, shares_ptr, length, SHARES: tl.constexpr, BLOCK: tl.con
 def fours(*lengths: int) -> bool:
     """Whether all are multiples of four, so that the compiler can assume aligned reads of 16 bytes.
 
-    It sees by itself which are multiples of 16.
+    The compiler itself detects multiples of 16.
     """
     return all(x % 4 == 0 for x in lengths) and any(x % 16 for x in lengths)
 
@@ -245,7 +246,7 @@ def layout_of(X: Float[Tensor, "n d k"]) -> dict[str, bool]:
 def cut_of(n: int, a: int, b: int, c: int, *, deep: bool = False) -> tuple[Tiles, int, int]:
     """The tiles of a product (a, b) (b, c), and how its sums are split: length and number.
 
-    A split sum has shares of at least 256.
+    Each part of a split sum has at least 256 terms.
     """
     for tile in (DEEP, DEEP_SMALL) if deep else (MULTIPLY, MULTIPLY_SMALL):
         tiles = n * triton.cdiv(a, tile.high) * triton.cdiv(c, tile.wide)

@@ -17,7 +17,7 @@ from ..multiply_where._triton import tile_at
 class Tiles(NamedTuple):
     """Sizes of a product: rows and columns of a program's tile, depth, warps and stages.
 
-    So few registers that two programs run side by side are worth some that are spilled.
+    Spilling some registers is worth it if two programs then run on a multiprocessor.
     """
 
     high: int
@@ -54,7 +54,7 @@ def halves(x):
 
 @triton.jit
 def store_parts(at, low, x, inside):
-    """Store the two parts of numbers; `low` is the way from the upper to the lower."""
+    """Store the two parts of numbers; `low` is the offset from the upper to the lower."""
     upper, lower = halves(x)
     tl.store(at, upper, mask=inside)
     tl.store(at + low, lower, mask=inside)
@@ -62,7 +62,7 @@ def store_parts(at, low, x, inside):
 
 @triton.jit
 def dot_of_parts(high, low, right, right_rest, total):
-    """Add the product of two tiles in parts, but for the low ones; the small terms first."""
+    """Add the product of two tiles in parts, without low times low; the small terms come first."""
     total = tl.dot(low, right, total)
     total = tl.dot(high, right_rest, total)
     return tl.dot(high, right, total)
@@ -72,7 +72,7 @@ def dot_of_parts(high, low, right, right_rest, total):
 def unit_for(bound):
     """The unit in which a number up to the bound is below 2^14, and its inverse.
 
-    Twice that and twice again fits float16, too. Of NaN and infinity the unit is NaN.
+    Four times the bound still fits float16. The unit of NaN and infinity is NaN.
     """
     bits = bound.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
     exponent = tl.maximum(bits >> 23, 14)  # for which the unit is a normal number
@@ -130,8 +130,8 @@ def _multiply(
 ):  # fmt: skip
     """Compute alpha A B + beta C, less I, into `out` (n, a, c) and parts (n, 2, parts_a, parts_c).
 
-    Tensor cores cut off the last bit of a sum, which they do not round: over long sums that adds
-    up, since it is always a loss. So the sums over `DEPTH` are added up outside of them.
+    Tensor cores truncate sums instead of rounding them. The errors have one sign, so they add up in
+    long sums. Therefore the sums over `DEPTH` are added outside the tensor cores.
     """
     down, across = tl.cdiv(a, HIGH), tl.cdiv(c, WIDE)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
@@ -139,7 +139,7 @@ def _multiply(
         if tl.load(live_ptr + matrix) == 0:
             return
     row, column = tile_at(tl.program_id(0) % (down * across), down, across)
-    # Where a tile begins takes 64 bits, the way to its entries 32, which saves registers.
+    # Addresses of tiles take 64 bits, offsets inside a tile 32, which saves registers.
     row, column = row.to(tl.int64) * HIGH, column.to(tl.int64) * WIDE
     if SYMMETRIC:  # noqa: SIM102 as above
         if row >= column + WIDE:  # below the diagonal
@@ -193,7 +193,7 @@ def _multiply(
 
 
 class Parts(NamedTuple):
-    """Matrices in two float16 parts, an upper and a lower: unit (upper + lower).
+    """Matrices in two float16 parts, upper and lower: a matrix is unit (upper + lower).
 
     Args:
         values: The parts of all matrices, filled up with zeros.
@@ -231,7 +231,8 @@ def split_of(
     Args:
         out: Where they go.
         given: The matrices.
-        bound: No entry is larger than four times that; of one for each matrix any float dtype.
+        bound: No entry is larger than four times this bound; one, or one for each matrix in any
+            float dtype.
         live: Which matrices to split; all if None.
     """
     (n, a, b), (high, wide) = given.shape, out.values.shape[2:]
@@ -271,9 +272,9 @@ def product_of(
         alpha: Factor of the products, one for all or one for each.
         beta: Factor of `C`.
         live: Which matrices to compute; all if None.
-        symmetric: Only what is above the diagonal is computed, and written below it, too.
+        symmetric: Only entries above the diagonal are computed; they are written below it, too.
         minus_identity: I is subtracted.
-        tiles: How the product is cut; else the largest tiles of which there are enough.
+        tiles: Tile sizes; by default the largest that give enough tiles.
     """
     n, (a, b), c = len(A.values), (A.a, A.b), B.b
     tile = tiles or _tiles_for(n, a, c, symmetric)
@@ -320,5 +321,5 @@ def split(A: Float[Tensor, "n a b"], bound: float | Tensor, units: Tensor) -> Pa
 
 
 def gram_(P: Tensor, Y: Parts, live: Tensor | None = None) -> None:
-    r"""P becomes $Y^\top Y - I$, of the matrices that are `live`."""
+    r"""The launch that sets P to $Y^\top Y - I$, for matrices that are `live`."""
     product_of(P, None, Y.mT, Y, live=live, symmetric=True, minus_identity=True).once()

@@ -20,7 +20,7 @@ def multiply_parts(
     Args:
         A: Left factors, float32.
         B: Right factors, float32.
-        bounds: No entry of the factors is larger than four times that.
+        bounds: No entry of the factors is larger than four times its bound.
         C: What is added.
         alpha: Factor of the products.
         beta: Factor of `C`.
@@ -47,6 +47,6 @@ def parts_of(x: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unit_for(bound: Tensor) -> Tensor:
-    """The power of two in which the bound is below 2^14, but not by half."""
+    """The power of two in whose units the bound is between 2^13 and 2^14."""
     exponent = bound.float().frexp().exponent.clamp(min=-112)
     return torch.ldexp(torch.ones_like(bound, dtype=torch.float32), exponent - 14)

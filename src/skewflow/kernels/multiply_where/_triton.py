@@ -123,7 +123,7 @@ def launch_of(
     alpha: float | Tensor,
     beta: float,
 ) -> Launch:
-    """The launch, to be done once."""
+    """Plan the launch, which runs once."""
     (n, a, b), c = A.shape, B.shape[-1]
     tile = min(TILE, max(16, triton.next_power_of_2(max(a, c))))
     each = isinstance(alpha, Tensor)

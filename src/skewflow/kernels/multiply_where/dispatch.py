@@ -22,9 +22,9 @@ def multiply_where_(
 ) -> None:
     r"""`out` becomes $\alpha AB + \beta C$ where `live` is true and stays what it is elsewhere.
 
-    On CUDA the programs of matrices that are not live end at once, so that a step whose length only
-    the device knows costs what it needs, without making the host wait. In float64 there is no such
-    kernel, and all of them are computed. Not in the paper.
+    On CUDA the programs of matrices that are not live end at once. So a step whose length only the
+    device knows costs no more than it needs, and the host does not wait. Float64 has no such
+    kernel: all matrices are computed. Not in the paper.
 
     Args:
         out: Where the results go; not in A or B.
@@ -51,10 +51,10 @@ def multiply_where_(
 
 
 def num_rounds(needed: Tensor, most: int, A: Float[Tensor, "n a b"]) -> int:
-    """The number of rounds that the host launches when the matrices of a batch need so many.
+    """The number of rounds that the host launches, given what the matrices of a batch need.
 
-    On CUDA all of them where there is a kernel, since the needless ones cost next to nothing.
-    Elsewhere the host waits to find out, unless a graph is captured.
+    On CUDA with a kernel it launches all of them, because unneeded rounds cost almost nothing.
+    Otherwise the host waits for the number, unless a graph is captured.
 
     Args:
         needed: Rounds that each matrix needs.

@@ -14,7 +14,7 @@ def multiply_where_(
     alpha: float | Float[Tensor, "n"],
     beta: float,
 ) -> None:
-    """See `multiply_where_` of the package; where it runs on CUDA, all products are computed."""
+    """See `multiply_where_` of the package; on CUDA this one computes all products."""
     product = A @ B
     if isinstance(alpha, Tensor):
         product *= alpha.to(product.dtype)[:, None, None]

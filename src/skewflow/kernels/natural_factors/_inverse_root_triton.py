@@ -16,9 +16,9 @@ ROWS = 16
 def _of_block(N, SIZE: tl.constexpr):
     r"""$L^{-1}$ for $N = LL^\top$, by elimination.
 
-    It takes N to $DL'^\top$, and I to the inverse of the unit factor L'. Both are in one matrix M:
-    what is left of N in the columns to come, the inverse in those before. What is left is
-    symmetric, so its row is its column, too.
+    Elimination takes N to $DL'^\top$, and I to the inverse of the unit factor L'. One matrix M
+    holds both: the remainder of N in the columns not yet eliminated, the inverse in the others. The
+    remainder is symmetric, so its row equals its column.
     """
     at = tl.arange(0, SIZE)
     i, j = at[:, None], at[None, :]
@@ -30,7 +30,7 @@ def _of_block(N, SIZE: tl.constexpr):
         row = tl.where(at == c, 1.0, row)
         M = tl.where((j == c) & (i > c), 0.0, M) - factor[:, None] * row[None, :]
         pivots = tl.where(at == c, pivot, pivots)
-    # A pivot that is not positive has no root: what comes of it is NaN.
+    # A pivot that is not positive has no root, so the result is NaN.
     roots = tl.where(pivots > 0, tl.sqrt(tl.maximum(pivots, 0.0)), float("nan"))
     return tl.where(j < i, M, tl.where(i == j, 1.0, 0.0)) / roots[:, None]
 
@@ -48,10 +48,10 @@ def _inverse_root(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The same elimination of cI + bbS by blocks of rows, which are seen in turn by all threads.
+    """The same elimination of cI + bbS by blocks of rows, which all threads process in turn.
 
-    `numbers` (n, 4) are b, c, whether to do anything, and one that is not used. `live` tells
-    whether that was so and all went well.
+    `numbers` (n, 4) are b, c, whether the matrix is live, and an unused number. `live` receives
+    whether the matrix was live and had a factor.
     """
     matrix = tl.program_id(0).to(tl.int64)
     at, small = tl.arange(0, SIZE), tl.arange(0, BLOCK)
@@ -99,10 +99,10 @@ def inverse_root_of(
 
     Args:
         out: Where they go, as the first r columns of (n, r, any).
-        live: Which matrices were to be done, and had a factor, a bool for each.
+        live: Which matrices were requested and had a factor, a bool for each.
         panel: Memory of (n, ROWS, p) numbers, with the `padded` p.
-        S: Symmetric matrices, but for rounding, the first r columns of (n, r, any).
-        numbers: b, c, 1.0 for matrices that are to be done, and another number (n, 4).
+        S: Matrices that are symmetric up to rounding, the first r columns of (n, r, any).
+        numbers: b, c, 1.0 for matrices that are requested, and an unused number (n, 4).
         r: Rows.
     """
     size = padded(r)

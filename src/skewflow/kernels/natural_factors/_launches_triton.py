@@ -45,7 +45,7 @@ class NaturalWorkspace(Workspace):
 
     Args:
         X: A point (n, d, k) of that shape.
-        rank: r; it is rounded up, and the rows that are added are zero.
+        rank: r; it is rounded up, and the added rows are zero.
     """
 
     def __init__(self, X: Float[Tensor, "n d k"], rank: int) -> None:
@@ -96,9 +96,9 @@ class NaturalWorkspace(Workspace):
         B: Float[Tensor, "n k r"],
         state: State,
     ) -> tuple[Float[Tensor, "n d r"], Float[Tensor, "n k r"]]:
-        """As the reference, but for each matrix by itself, and without saying what was finite.
+        """Like the reference, but each matrix is handled separately and errors are not returned.
 
-        Where the factors were not usable, or the moment has no root, the state stays as it was and
+        Where the factors were not usable, or the moment has no root, the state does not change and
         the first factor is NaN.
 
         Args:

@@ -1,8 +1,7 @@
 """The CUDA kernels of `natural_factors` before its first product with H.
 
-Matrices lie transposed, with their r columns as rows, filled up with zeros to `size` of them, and
-what is multiplied as pairs of float16 in units that are the same for all entries, as none is larger
-than 1.
+Matrices are stored transposed: their r columns are rows, padded with zeros to `size` rows. Factors
+of products are stored as pairs of float16 with one unit for all entries, as none is larger than 1.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -66,11 +65,11 @@ def _decide(
 ):  # fmt: skip
     r"""Decide the numbers of a step, in one program for each matrix.
 
-    `numbers` get $|B|/\sqrt\lambda$, what is added to S, whether the factors are usable and
-    whether the moment restarts; `fresh` the new $\sqrt\lambda$ and $c/\sqrt\lambda$. `scales`
-    bring the columns of A to length one, and give their lengths to those of B, which the third of
-    `fresh` brings to the norm one; `unit` is that of H. What is shorter than any normal number is a
-    gradient of zeros.
+    `numbers` receives $|B|/\sqrt\lambda$, the term added to S, whether the factors are usable and
+    whether the moment restarts; `fresh` receives the new $\sqrt\lambda$ and $c/\sqrt\lambda$.
+    `scales` brings the columns of A to length one and multiplies those of B by the lengths; the
+    third number of `fresh` then brings B to norm one. `unit` is that of H. A gradient shorter than
+    any normal number counts as zero.
     """
     matrix = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDE)

@@ -1,6 +1,6 @@
 """The CUDA kernels of `natural_factors` after its first product with H.
 
-Matrices lie as in `_take_triton`.
+Matrices are stored as in `_take_triton`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -111,7 +111,7 @@ def _remember(
     H_ptr, v_ptr, state_ptr, numbers_ptr, fresh_ptr, live_ptr, out_ptr, n, k, size, eps,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Update the numbers and the vector of the state; the norm of H is the second of `numbers`."""
+    """Update the numbers and the vector of the state; the norm of H goes to `numbers[1]`."""
     matrix = tl.program_id(0).to(tl.int64)
     H_ptr += matrix * k * k
     out_ptr += (matrix * (3 * size + 1) + 3 * size) * k
@@ -153,7 +153,7 @@ def _within(
     Q_ptr, M_ptr, out_ptr, numbers_ptr, k, size, wide_k, M_low, Q_low,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """P^T - HP^T / |H|, as pairs: what of the span of X is taken off A."""
+    """P^T - HP^T / |H|, as pairs: the part in the span of X that is subtracted from A."""
     matrix, rows, columns = tile_of(size, k, HIGH, WIDE)
     present = (rows < size) & (columns < k)
     at = M_ptr + (matrix * 2 * (2 * size + 1) + size + rows) * wide_k + columns
@@ -171,7 +171,7 @@ def _give(
     out_ptr, A_ptr, XQ_ptr, fresh_ptr, live_ptr, d, size, wide_d, A_low,
     SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The new A^T; XQ comes in partial sums. It is NaN where no step is to be taken."""
+    """The new A^T, given partial sums of XQ; NaN where no step is taken."""
     matrix, rows, columns = tile_of(size, d, HIGH, WIDE)
     present = (rows < size) & (columns < d)
     at = A_ptr + (matrix * 2 * size + rows) * wide_d + columns

@@ -32,7 +32,7 @@ class NaturalFactors:
         A: Float[Tensor, "n d r"],
         B: Float[Tensor, "n k r"],
     ) -> tuple[Float[Tensor, "n d r"], Float[Tensor, "n k r"], Bool[Tensor, ""] | None]:
-        """As `natural_factors`.
+        """The same as `natural_factors`.
 
         Args:
             state: Of the weight.
@@ -41,8 +41,8 @@ class NaturalFactors:
             B: Right factors.
 
         Returns:
-            Both factors, and whether everything was finite, or None where the left factor is NaN
-            if it was not. Kernels return memory that the next call overwrites.
+            Both factors, and whether everything was finite; None if only a NaN in the left factor
+            says that it was not. Kernels return memory that the next call overwrites.
         """
         rank = B.shape[-1]
         if not has_kernel(X, rank):
@@ -68,7 +68,7 @@ def has_kernel(X: Tensor, rank: int) -> bool:
 
 
 def _check_capture(X: Tensor, rank: int, what: str) -> None:
-    """Raise if a CUDA graph is captured, and cannot be."""
+    """Raise if a CUDA graph is being captured but this step cannot be part of it."""
     if is_capturing():
         raise RuntimeError(
             "a natural step can be captured in a CUDA graph if it is of float32, of rank "

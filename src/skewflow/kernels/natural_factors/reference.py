@@ -8,11 +8,12 @@ $$c\,\bigl((I - XX^\top)AB^\top R^{-1}
   + \rho X\,\mathrm{skew}(R^{-1}X^\top AB^\top R^{-1})\bigr).$$
 
 If pairs are the gradients of samples, R is the right Kronecker factor of their second moment, as
-Shampoo has it; FOOF and K-FAC leave out the lengths of the a. It divides what leaves the span of
-X. Within the span both sides count, and $\rho$ sees to it that a plane is never divided by less
-than the larger of its two moments. The direction descends wherever the gradient does, has the rank
-of the factors, and where R is isotropic is the gradient's, divided by it. The scale c makes a first
-step with orthogonal factors of one length that of the gradient, where it leaves the span.
+Shampoo has it; FOOF and K-FAC leave out the lengths of the a. It divides the part that leaves the
+span of X. Within the span both sides count, and $\rho$ ensures that a plane is never divided by
+less than the larger of its two moments. The direction descends wherever the gradient does and has
+the rank of the factors; for an isotropic R it is the gradient's direction over R. With the scale c
+the first step, for orthogonal factors of equal length, is that of the gradient where it leaves the
+span.
 """
 
 import torch
@@ -30,7 +31,8 @@ GROWTH = 10.0
 lambda and c would be too small for it, and float32 cannot hold both scales."""
 
 ROUNDING = 4.0
-"""Number of rounding errors of the largest entries by which S may be indefinite."""
+"""Allowance for rounding of S, in rounding errors of its largest entries; it keeps I + S
+definite."""
 
 
 def natural_factors(
@@ -43,10 +45,11 @@ def natural_factors(
 
     The state holds $H = \lambda R^{-1}$, which r columns change in $O(k^2 r)$ (Woodbury), the two
     numbers $\sqrt\lambda$ and $c / \sqrt\lambda$, and a vector near the eigenvector of H with the
-    largest eigenvalue $\lambda / \rho$, which a product with H brings nearer at each step; where
-    the diagonal of H has a larger entry, that counts, and the vector begins there. So that rounding
-    never makes H indefinite, R takes in a little less than there is, and a share of the eigenvalue
-    as large as rounding is added to the diagonal: over thousands of steps in float32 R forgets.
+    largest eigenvalue $\lambda / \rho$. A product with H improves the vector at each step; if the
+    diagonal of H has a larger entry, the estimate is that entry, and the vector restarts there. Two
+    corrections prevent that rounding makes H indefinite: R takes slightly less than the full
+    moment, and a fraction of the eigenvalue, as large as rounding, is added to the diagonal. So in
+    float32 R forgets old samples over thousands of steps.
 
     Args:
         state: H, the numbers and the vector; written to.
@@ -55,7 +58,7 @@ def natural_factors(
         B: Right factors.
 
     Returns:
-        Both factors, and whether everything was finite: if not, the state is as it was.
+        Both factors, and whether everything was finite; if not, the state has not changed.
     """
     H, numbers, v = state
     damping, scale = numbers

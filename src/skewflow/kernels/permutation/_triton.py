@@ -16,7 +16,7 @@ GOLDEN = tl.constexpr(0x9E3779B9)
 
 @triton.jit
 def mix(x):
-    """`reference.mix` on uint32, whose products wrap by themselves."""
+    """`reference.mix` on uint32, where products wrap around."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
     return x ^ (x >> 16)
@@ -105,7 +105,7 @@ def find_round(done, replayed_ptr, d, INDEPENDENT: tl.constexpr):
 
 @triton.jit
 def find_pairs(q, d, r, num_rounds, key, BITS: tl.constexpr, NUM_ROUNDS: tl.constexpr):
-    """The rows of the pairs number q, as `reference.matching_at`; for odd d, q = 0 is one row."""
+    """The rows of pair number q, as in `reference.matching_at`; for odd d, pair 0 is one row."""
     first, second = r + q, r - q
     first = tl.where(first >= num_rounds, first - num_rounds, first)
     second = tl.where(second < 0, second + num_rounds, second)
@@ -116,7 +116,7 @@ def find_pairs(q, d, r, num_rounds, key, BITS: tl.constexpr, NUM_ROUNDS: tl.cons
 
 @triton.jit
 def find_partners(cols, d, r, num_rounds, key, BITS: tl.constexpr, NUM_ROUNDS: tl.constexpr):
-    """The row that each row is paired with: on the circle x meets 2r - x, and r the centre."""
+    """The partner of each row: on the circle x is paired with 2r - x, and r with the centre."""
     x = permute(tl.where(cols < d, cols, 0), d, key, BITS, NUM_ROUNDS, INVERSE=True)
     y = 2 * r - x
     y = tl.where(y < 0, y + num_rounds, y)

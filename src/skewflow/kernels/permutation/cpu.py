@@ -83,8 +83,8 @@ def fill_matching(pairs, start, d, seed, stream, step):
     """Fill `pairs` with pairs of `matching_at`, from number `start` on.
 
     Args:
-        pairs: Where they go, (2, m) uint32: pair q is ``pairs[:, q]``. The row that is left over
-            when d is odd is the last pair, number (d - 1) / 2, with itself.
+        pairs: Output, (2, m) uint32: pair q is ``pairs[:, q]``. For odd d the unpaired row is
+            paired with itself, as the last pair, number (d - 1) / 2.
         start: Number of the first pair.
         d: Number of rows.
         seed: The optimiser's seed, uint64, as are the next two.

@@ -2,9 +2,9 @@ r"""Reference of `permute`: a keyed random permutation of 0..d-1, computed point
 
 A step needs "row number x of the shuffled order" without storing, sorting or sending an order, so
 that one launch does everything and a CUDA graph can replay it. An alternating Feistel network is a
-permutation of the n-bit numbers whatever its round function is; walking on from a number >= d until
-one below d comes restricts it to 0..d-1. All arithmetic is on unsigned 32-bit words, so that every
-backend draws the same rows.
+permutation of the n-bit numbers whatever its round function is. Applying it again to a number >= d
+until the result is below d restricts it to 0..d-1. All arithmetic is on unsigned 32-bit words, so
+that every backend draws the same rows.
 """
 
 import torch
@@ -74,7 +74,7 @@ def num_rounds_of_sweep(d: int) -> int:
 def matching_at(
     d: int, seed: int, stream: int, step: Int[Tensor, ""], *, independent: bool = False
 ) -> tuple[Int[Tensor, "m 2"], Int[Tensor, "u"]]:
-    r"""The pairs of one step of the relabelled round robin, and the row that is left over.
+    r"""The pairs of one step of the relabelled round robin, and the unpaired row, if any.
 
     Round $r = step \bmod n$ of the circle method with $n$ rounds, its rows renamed by the
     permutation with the key of the sweep $\lfloor step / n \rfloor$: a uniform matching at every
@@ -85,12 +85,12 @@ def matching_at(
         seed: The optimiser's seed.
         stream: Number of the matrix.
         step: How many steps were done before, an int64 scalar on any device.
-        independent: Rename the rows again for every step, and play the first round only: matchings
-            are then independent of one another.
+        independent: Draw a new permutation for every step and use only the first round, so that
+            matchings are independent of one another.
 
     Example:
-        >>> pairs, alone = matching_at(5, seed=0, stream=0, step=torch.tensor(3))
-        >>> sorted(pairs.flatten().tolist() + alone.tolist())
+        >>> pairs, single = matching_at(5, seed=0, stream=0, step=torch.tensor(3))
+        >>> sorted(pairs.flatten().tolist() + single.tolist())
         [0, 1, 2, 3, 4]
     """
     device = step.device
@@ -102,8 +102,8 @@ def matching_at(
     if d % 2 == 0:  # q = 0 is the row in the middle of the circle, paired with the last row
         second = torch.where(q == 0, d - 1, second)
     pairs = torch.stack([permute(first, d, key), permute(second, d, key)], dim=-1)
-    alone = permute(r.reshape(1), d, key) if d % 2 else pairs.new_empty(0)
-    return pairs, alone
+    single = permute(r.reshape(1), d, key) if d % 2 else pairs.new_empty(0)
+    return pairs, single
 
 
 def order_at(d: int, seed: int, stream: int, step: Int[Tensor, ""]) -> Int[Tensor, "d"]:

@@ -1,4 +1,4 @@
-r"""One Newton-Schulz step back to the manifold, and the residual that shows its need."""
+r"""One Newton-Schulz step back to the manifold, and the residual that triggers it."""
 
 from .dispatch import polish_ as polish_
 from .reference import residuals as residuals

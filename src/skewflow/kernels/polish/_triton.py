@@ -10,7 +10,7 @@ from ..norms import frobenius
 
 
 def polish_(X: Float[Tensor, "n d k"]) -> None:
-    """See `reference.polish_`: its products are as exact as these, not those of cuBLAS."""
+    """See `reference.polish_`; products of cuBLAS may be less exact, these are not."""
     n, _, k = X.shape
     units = torch.empty(n, dtype=X.dtype, device=X.device)
     X_parts = split(X, BOUND, units)

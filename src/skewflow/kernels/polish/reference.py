@@ -11,26 +11,26 @@ from ..permutation.reference import make_key, mix
 
 
 def residuals(
-    Xs: Sequence[Float[Tensor, "n d k"]], seed: int, streams: Sequence[int], look: int
+    Xs: Sequence[Float[Tensor, "n d k"]], seed: int, streams: Sequence[int], check: int
 ) -> Float[Tensor, "m"]:
     r"""The largest $\|(X^\top X - I)z\| / \sqrt k$ over each parameter's matrices, z random signs.
 
     Its square has the mean $\|X^\top X - I\|_F^2 / k$. The signs are hashed from the number of the
-    look, so that a resumed run looks along the same z, and on the host, which then need not wait.
+    check, so that a resumed run uses the same z, and on the host, so that nothing waits.
 
     Args:
         Xs: Parameters of one shape.
         seed: Seed of the signs.
         streams: Number of the first matrix of each parameter.
-        look: Number of the look.
+        check: Number of the check.
     """
     (n, _, k), m, device = Xs[0].shape, len(Xs), Xs[0].device
-    key = make_key(torch.tensor(seed), torch.tensor(streams), torch.tensor(look))
+    key = make_key(torch.tensor(seed), torch.tensor(streams), torch.tensor(check))
     z = (1 - 2 * (mix(torch.arange(n * k) ^ key[:, None]) & 1)).to(Xs[0].dtype)
     if device.type == "cuda":
         z = z.pin_memory().to(device, non_blocking=True)
     with full_precision():
-        if m * n == 1:  # as a product with a vector, which reads X only as fast as memory goes
+        if m * n == 1:  # a product with a vector is limited by the bandwidth of memory
             X, z = Xs[0][0], z[0]
             r = (X.mT @ (X @ z) - z).view(1, 1, k)
         else:

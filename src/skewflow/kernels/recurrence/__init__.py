@@ -1,4 +1,4 @@
-"""The hidden states of a recurrent net, h' = f(u + W h), along a sequence (Sec. 6.1)."""
+"""The hidden states of a recurrent net, $h_t = f(u_t + W h_{t-1})$, along a sequence (Sec. 6.1)."""
 
 from .reference import recurrence as recurrence
 

@@ -1,7 +1,7 @@
 """`recurrence` on CUDA: one launch for the whole sequence in each direction.
 
-A program follows one sequence of the batch through all steps. Its state goes from step to step
-through memory, and the matrix is read anew at every step, from the cache beside the core.
+A program runs one sequence of the batch through all steps. The state goes from step to step through
+memory, and every step reads the matrix again from the L1 cache.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"

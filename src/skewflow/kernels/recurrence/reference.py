@@ -16,8 +16,8 @@ def recurrence(
     r"""The states $h_t = f(u_t + W h_{t-1})$ of a recurrent net, as in Sec. 6.1.
 
     Args:
-        u: Transformed inputs, one step behind the other.
-        h_0: The first state; not among those returned.
+        u: Transformed inputs of all steps.
+        h_0: The initial state, which is not returned.
         W: Transition; it need not be orthogonal.
         bias: b of modReLU, $f(z) = \mathrm{sign}(z)\,\mathrm{relu}(|z| + b)$; f is tanh if omitted.
 

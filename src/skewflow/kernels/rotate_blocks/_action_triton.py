@@ -1,9 +1,9 @@
 r"""Blocks of more than 64 rows on CUDA: their exponential fits no program, but its action does.
 
-What fits are products of 64 x 64 tiles. So a block is two parts, 64 rows and up to TAIL more, and
-its skew A lies in memory. A small turn is never formed: the series of $\exp(A)$ is applied to the
-rows themselves. The exponential of a large A is formed there, in memory, a few columns at a time,
-by one program alone.
+A program has room for products of 64 x 64 tiles. So a block has two parts, 64 rows and up to TAIL
+more, and its skew A is stored in memory. For a small rotation the series of $\exp(A)$ is applied to
+the rows, and $\exp(A)$ is never formed. For a large A one program forms the exponential in memory,
+a few columns at a time.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -36,10 +36,11 @@ FAR = tl.constexpr(1.0)
 """Norm from which the exponential is formed: below it the series takes up to 14 terms."""
 
 LONGER = tl.constexpr(2.0**-34)
-"""By how much a turn may change a length: a thousandth of float32's rounding, as these add up."""
+"""Largest relative change of a length by a rotation: a thousandth of float32's rounding, as these
+changes add up."""
 
 MOST_SHARED = 168 * 1024
-"""Bytes of shared memory that `act` takes if it need not read the tiles of A again."""
+"""Bytes of shared memory that `act` takes if it keeps the tiles of A."""
 
 
 @triton.jit
@@ -54,16 +55,17 @@ def _store(A_ptr, rows, cols, A):
 
 @triton.jit
 def _unmoved(A_ptr, number):
-    """The pointer itself, for a number from 0 on, though the compiler does not see it.
+    """The pointer, in a form that the compiler does not see through; `number` is at least 0.
 
-    It would keep all tiles read in a loop in shared memory: 160 KB, more than many GPUs have.
+    Otherwise it would keep all tiles read in a loop in shared memory: 160 KB, more than many GPUs
+    have.
     """
     return A_ptr + tl.minimum(number, 0)
 
 
 @triton.jit
 def _times(A_ptr, V, W, TAIL: tl.constexpr, TRANSPOSED: tl.constexpr = False):
-    """The two parts of A (V, W), or of its transpose, with A in memory."""
+    """The product of A, or its transpose, with (V, W), in two parts; A is in memory."""
     head, tail = tl.arange(0, HEAD), tl.arange(0, TAIL) + HEAD
     if TRANSPOSED:
         P = tl.dot(tl.trans(_load(A_ptr, head, head)), V, input_precision="tf32x3")
@@ -84,9 +86,9 @@ def _series(
 ):
     r"""$C + A/1\,(C + A/2\,(C + \dots))$ down from A / terms: $\exp(A)\,C$, in two parts (C, D).
 
-    All but C has the factor A, so that the rounding of a small turn is small. Ending at A / LAST
-    = A / 2 instead, with columns of A itself for C, this gives those of $\exp(A) - I$. The A of the
-    formula is `factor` times that in memory.
+    All terms except C have the factor A, so the rounding of a small rotation is small. If the sum
+    ends at A / LAST = A / 2, and C has columns of A, the result has the columns of $\exp(A) - I$.
+    The A of the formula is `factor` times that in memory.
     """
     V, W = C, D
     for done in range(0, terms + 1 - LAST):
@@ -113,11 +115,11 @@ def count_terms(norm):
 
 @triton.jit
 def _exponential(A_ptr, spare_ptr, norm, TAIL: tl.constexpr):
-    r"""Replace A by $\exp(A) - I$: scaling, series, squaring back, each time polished.
+    r"""Replace A by $\exp(A) - I$: scaling, series, and squarings with a polish after each.
 
-    Without that, a square would double what is missing to a rotation, and many would overflow.
-    Every pass reads one place and writes the other; a barrier shows the program what its other
-    threads have written.
+    Without polishes each squaring would double the distance to a rotation, and many would overflow.
+    Every pass reads one buffer and writes the other; a barrier makes the writes of the other
+    threads visible.
     """
     squarings, factor = 0, 1.0
     while norm > 0.5:
@@ -145,7 +147,7 @@ def _exponential(A_ptr, spare_ptr, norm, TAIL: tl.constexpr):
 
 @triton.jit
 def _square(E_ptr, to_ptr, TAIL: tl.constexpr):
-    """(I + E)^2 - I = 2 E + E^2, from one place to the other."""
+    """(I + E)^2 - I = 2 E + E^2, from one buffer to the other."""
     head, tail = tl.arange(0, HEAD), tl.arange(0, TAIL) + HEAD
     tl.debug_barrier()
     for first in range(0, HEAD + TAIL, COLUMNS):
@@ -158,7 +160,7 @@ def _square(E_ptr, to_ptr, TAIL: tl.constexpr):
 
 @triton.jit
 def _polish(E_ptr, to_ptr, TAIL: tl.constexpr):
-    """The step of `_exponential_triton.polish`, from one place to the other."""
+    """The step of `_exponential_triton.polish`, from one buffer to the other."""
     head, tail = tl.arange(0, HEAD), tl.arange(0, TAIL) + HEAD
     tl.debug_barrier()
     for first in range(0, HEAD + TAIL, COLUMNS):
@@ -247,11 +249,11 @@ def generate(
     # The eigenvalues of a skew matrix come in pairs: its spectral norm is below |A|_F / sqrt(2).
     norm = tl.sqrt(square)
     raise_flag(flags_ptr, matrix // n, (norm < float("inf")) == 0)
-    terms = 0  # turns nothing
+    terms = 0  # rotates nothing
     if norm < FAR:
         terms = count_terms(norm)
     elif norm < float("inf"):
-        _exponential(E_ptr, shares_ptr, norm, TAIL)  # the shares are summed: the first is spare
+        _exponential(E_ptr, shares_ptr, norm, TAIL)  # sums are added: their memory is free
         terms = 1
     tl.store(terms_ptr + pid, terms)
 
@@ -292,7 +294,7 @@ def act(
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Rotate the rows of a block, and its momentum, as `generate` has prepared it."""
+    """Rotate the rows of a block and its momentum by the result of `generate`."""
     pid = tl.num_programs(0) - 1 - tl.program_id(0)  # backwards, as `_apply`
     block, split = pid % num_blocks, pid // num_blocks % splits
     matrix = pid // num_blocks // splits
@@ -326,7 +328,7 @@ def act(
             at_i, at_j = i * stride_p[1] + cols * stride_p[2], j * stride_p[1] + cols * stride_p[2]
             tl.store(P_ptr + at_i, X.to(P_TYPE), mask=in_i & in_cols)
             tl.store(P_ptr + at_j, Y.to(P_TYPE), mask=in_j & in_cols)
-    if HAS_M:  # in a loop of its own, which needs fewer registers
+    if HAS_M:  # in a separate loop, which needs fewer registers
         for start in range(begin, end, BLOCK_K):
             cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
             in_cols = cols < end

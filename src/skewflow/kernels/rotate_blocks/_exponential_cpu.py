@@ -40,7 +40,7 @@ def _gram(A):
 
 @njit
 def _combine(a, A, b, B, c, C, i):
-    """A linear combination of three matrices and the identity, by loops: quick to compile."""
+    """A linear combination of three matrices and the identity, as loops that compile quickly."""
     out = np.empty_like(A)
     for row in range(A.shape[0]):
         for t in range(A.shape[0]):
@@ -100,7 +100,7 @@ def rotate_into(S, angle, most, use_cayley, bound):
     for i in range(A.shape[0]):
         for j in range(i):
             norm += A[i, j] * A[i, j]
-    norm = math.sqrt(norm)  # at least the spectral norm: eigenvalues come in pairs
+    norm = math.sqrt(norm)  # at least the spectral norm, as eigenvalues come in pairs
     if abs(angle) * norm > most:
         angle = math.copysign(most / norm, angle)
     A = _combine(angle, A, 0.0, A, 0.0, A, 0.0)

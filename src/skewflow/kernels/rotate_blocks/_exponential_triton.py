@@ -12,8 +12,8 @@ SMALL_NORM = tl.constexpr(0.25)
 """Below it six terms of the series are exact in float32: 0.25^7 / 5040 is 1e-8."""
 
 LARGEST_CAYLEY = tl.constexpr(512.0)
-"""Larger norms are cut to this one. The inverse loses eps times the norm: from here one polish
-still brings it back to the rounding of float32, from 4096 it does not."""
+"""Larger norms are cut to this one. The inverse has an error of eps times the norm. One polish
+reduces it to the rounding of float32 at this norm, but not at 4096."""
 
 
 @triton.jit
@@ -44,8 +44,8 @@ def polish(E):
 def far(A, norm):
     r"""$\exp(A) - I$ by scaling to norm 1/2, eight terms of the series, and squaring back.
 
-    Each square would double what is missing to a rotation, and many would overflow: so each is
-    polished. The norm is finite.
+    Each squaring would double the distance to a rotation, and many would overflow, so a polish
+    follows each. The norm is finite.
     """
     squarings = 0
     while norm > 0.5:
@@ -55,7 +55,7 @@ def far(A, norm):
     A2 = product(A, A)
     A3 = product(A2, A)
     A4 = product(A2, A2)
-    # The diagonal term A4 / 24 joins outside the product: there it costs no identity matrix.
+    # The term A4 / 24 is added outside the product: there it needs no identity matrix.
     tail = product(A4, A / 120 + A2 / 720 + A3 / 5040 + A4 / 40320)
     E = polish(A + (A2 / 2 + (A3 / 6 + (A4 / 24 + tail))))
     for _ in range(squarings):

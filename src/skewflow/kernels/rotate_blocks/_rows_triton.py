@@ -1,4 +1,4 @@
-"""Which rows of a matrix a group of blocks holds: a stretch of the keyed, shuffled order."""
+"""The rows of a group of blocks: a stretch of the keyed, shuffled order."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 

@@ -1,11 +1,11 @@
 r"""Fused CUDA form of `step_blocks`: Gram matrices, small exponentials, application.
 
-Three launches. Each program of the first reads a stretch of the columns of one group of blocks and
-leaves its share of $S = D_B X_B^\top$; the second sums the shares in a fixed order and turns
-$A = -lr \cdot c\,(S - S^\top)$ into $E = \Gamma(A) - I$; the third adds $E X_B$ to $X_B$, and
-$E M_B$ to the momentum, which the first has moved on. Working with E instead of $\Gamma(A)$ makes
-every rounding error proportional to the step, so that small steps drift little. The products are of
-TF32 triples, as exact as float32 and much faster.
+A step has three launches. Each program of the first reads a stretch of the columns of one group of
+blocks and writes its partial sum of $S = D_B X_B^\top$. The second adds the partial sums in a fixed
+order and turns $A = -lr \cdot c\,(S - S^\top)$ into $E = \Gamma(A) - I$. The third adds $E X_B$ to
+$X_B$, and $E M_B$ to the momentum, which the first has updated. Because the kernels use E instead
+of $\Gamma(A)$, every rounding error is proportional to the step, and small steps drift little. The
+products are of TF32 triples, as exact as float32 and much faster.
 
 A group is a block, or, for s < 16, as many blocks as fit the 16 rows that a tensor core multiplies:
 their joint A is block diagonal, and so is its exponential. Blocks of more than 64 rows are turned
@@ -41,8 +41,8 @@ from .dispatch import LARGEST_TRITON_BLOCK
 
 GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2, 128: 1}
 APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4, 128: 2}
-"""Programs a multiprocessor by padded block size: up to 64 the best of a sweep on one H200, for
-128 not measured."""
+"""Programs per multiprocessor by padded block size: the best of a sweep on one H200 up to 64; the
+value for 128 was not measured."""
 
 
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
@@ -218,7 +218,7 @@ def _apply(
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    # Backwards: what the Gram matrices read last is still in L2.
+    # Backwards: the rows that the Gram matrices read last are still in L2.
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     group, split = pid % num_groups, pid // num_groups % splits
     matrix = pid // num_groups // splits
@@ -248,7 +248,7 @@ def _apply(
         if HAS_P:
             at_p = rows * stride_p[1] + cols * stride_p[2]
             tl.store(P_ptr + at_p, X.to(P_TYPE), mask=mask)
-    if HAS_M:  # in a loop of its own, which needs fewer registers
+    if HAS_M:  # in a separate loop, which needs fewer registers
         for start in range(begin, end, BLOCK_K):
             cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
             mask = present & (cols < end)
@@ -288,10 +288,10 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
     S = max(16, triton.next_power_of_2(most))
     num_groups = triton.cdiv(num_blocks, pack)
     programs = operands.num_matrices * num_groups
-    least = 256 if S <= 64 else 32  # each column is more work there
+    least = 256 if S <= 64 else 32  # a column is more work for large blocks
     gram = _split(X, programs, GRAM_PROGRAMS[S], tuning.get("splits"), 256)
     apply = _split(X, programs, APPLY_PROGRAMS[S], tuning.get("apply_splits"), least)
-    # A kernel may start while the one before it ends, and wait only where it needs its results.
+    # A kernel may start while the previous one ends, and waits only where it needs its results.
     early = bool(tuning.get("early", starts_early(X.device)))
     chained = {"launch_pdl": True} if early else {}
     shares = X.new_empty(programs, gram["splits"], S, S)
@@ -348,7 +348,7 @@ def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: i
 def _split(
     X: Tensor, num_programs: int, per_sm: int, splits: int | None, least: int
 ) -> dict[str, int]:
-    """Stretches of the columns: `per_sm` programs a multiprocessor, none under `least` columns."""
+    """Stretches of `least` columns or more, for `per_sm` programs per multiprocessor."""
     k = X.shape[-1]
     most = per_sm * num_multiprocessors(X.device) // num_programs
     wanted = splits or max(1, min(most, k // least))

@@ -1,11 +1,11 @@
 r"""`step_blocks` in numba: in place, parallel, the same bits for any number of threads.
 
-A task takes some blocks and walks twice over their columns, a tile at a time. The first walk
-gathers the rows of the point and of the direction and adds up the products $D_B X_B^\top$, the
-second gathers the point again, and the momentum, and turns them. So a task needs a few tiles of
-memory whatever k is, and a wide weight seen transposed is never copied: only the copy into a tile
-knows about strides.
-Blocks that are too large for that go to torch's batched products.
+A task takes some blocks and passes twice over their columns, a tile at a time. The first pass
+copies the rows of the point and of the direction into tiles and adds up the products $D_B
+X_B^\top$. The second copies the point again, and the momentum, and rotates them. So a task needs a
+few tiles of memory whatever k is, and a wide weight, which is the transpose of a point, is never
+copied as a whole: only the copy into a tile depends on strides. Blocks that are too large for tiles
+go to torch's batched products.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg"
@@ -34,10 +34,10 @@ ROWS_PER_TASK, ROW_TILE = 32, 256
 """Rows and width of a tile where rows are contiguous."""
 
 LINES_PER_TASK, SUM_TILE, SUM_ROWS_PER_TASK, TURN_TILE = 256, 128, 512, 32
-"""The same where columns are.
+"""The same where columns are contiguous.
 
-To sum products, a task takes some of the rows and reads all lines of memory; to turn, it takes all
-rows and some of the lines, as two tasks that write to one line would wait for one another.
+To sum products, a task takes some of the rows and reads all lines of memory. To rotate, it takes
+all rows and some of the lines, because two tasks that write to one line would wait for each other.
 """
 
 
@@ -50,7 +50,7 @@ def step_blocks_(
     block_size: int,
     moments: Float[Tensor, "n d"] | None = None,
 ) -> None:
-    """`step_blocks` in place on CPU tensors: `X` and `M` move on, `G` stays.
+    """`step_blocks` in place on CPU tensors: `X` and `M` change, `G` does not.
 
     Args:
         X: Points, n matrices with orthonormal columns, float32 or float64, any strides.
@@ -91,7 +91,7 @@ def step_blocks_(
         _divide(S, _orders(n, d, int(step), plan), as_array(moments), l)
     if update.angle is not None:
         grams_by_angle_(S, d, k, l, update.angle)
-    # This leaves 1e-17 and 1e-11 of the series, below the rounding of R.
+    # The truncation errors are 1e-17 and 1e-11, below the rounding of R.
     bound = TINY if X.dtype == torch.float64 else 0.25
     most = LARGEST_ANGLE[torch.float32 if plan.cayley else torch.float64]  # pivots lose digits
     _rotations(S.size * 8 * s, S, plan.angle, most, plan.cayley, bound)  # of about 16 products
@@ -148,7 +148,7 @@ def _step_large_blocks_(
 def _by_angle(
     found: list[tuple[Tensor, Tensor]], columns: int, angle: Angle
 ) -> list[tuple[Tensor, Tensor]]:
-    """The generators of all blocks, matrix by matrix brought to an angle."""
+    """The generators of all blocks, scaled to an angle matrix by matrix."""
     matrices = zip(*(omega for _, omega in found), strict=True)
     turned = [blocks_by_angle(blocks, columns, angle) for blocks in matrices]
     sizes = zip(*turned, strict=True)
@@ -245,9 +245,9 @@ def _rotations(S, angle, most, use_cayley, bound):
 
 @njit
 def _task(number, shape, step, plan, cut):
-    """The blocks of one task: matrix, first block, rows and where these go in a tile.
+    """The blocks of one task: matrix, first block, rows and their positions in a tile.
 
-    Every block has a multiple of 4 rows of the tile, of which the last may be empty.
+    Every block takes a multiple of 4 rows of the tile; the last of them may be empty.
     """
     (_, d, _), (l, per_task, s) = shape, cut
     tasks = -(-l // per_task)

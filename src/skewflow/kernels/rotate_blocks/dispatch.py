@@ -1,12 +1,12 @@
-"""Which points the CUDA kernels of blocks take; the rest runs as the reference."""
+"""Decides which points the CUDA kernels of blocks take; the reference steps the others."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 LARGEST_TRITON_BLOCK = {"exp": 128, "cayley": 64}
-"""Largest block by retraction. Of more than 64 rows only the series of the exponential fits one
-program, of more than 128 not even that."""
+"""Largest block by retraction. Beyond 64 rows only the series of the exponential fits a program;
+beyond 128 it does not fit, either."""
 
 
 def has_kernel(X: Float[Tensor, "n d k"], block_size: int, retraction: str) -> bool:

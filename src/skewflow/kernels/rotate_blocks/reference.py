@@ -53,7 +53,7 @@ def rotate_blocks(
     _validate.matrix(X, "X")
     _check(X, partition, blocks)
     if not math.isfinite(eta):
-        raise NonFiniteError(f"`eta` must be finite: got {eta}. Look at the step size.")
+        raise NonFiniteError(f"`eta` must be finite: got {eta}. Check the step size.")
     Y = X.clone()
     for rows, omega in zip(partition.blocks, blocks, strict=True):
         if rows.shape[1] > 1:
@@ -129,7 +129,7 @@ def _cut(eta: float, omega: Float[Tensor, "l s s"]) -> Float[Tensor, "l s s"]:
 
 def _rotation(A: Float[Tensor, "l s s"], retraction: str) -> Float[Tensor, "l s s"]:
     if A.shape[-1] != 2:
-        A = (A - A.mT) / 2  # weights may have rounded its two halves differently
+        A = (A - A.mT) / 2  # division by weights may have rounded its two halves differently
         R = cayley(A) if retraction == "cayley" else expm(A)
         I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
         return R + R @ (I - R.mT @ R) / 2  # undoes the drift of large angles
@@ -139,7 +139,7 @@ def _rotation(A: Float[Tensor, "l s s"], retraction: str) -> Float[Tensor, "l s 
 
 
 def _check(X: Tensor, partition: Partition, blocks: MatrixBlocks) -> None:
-    """One matrix, a partition of its rows, and a skew matrix for each block."""
+    """Check for one matrix, a partition of its rows, and a skew matrix for each block."""
     if X.ndim != 2 or partition.d != X.shape[0]:
         raise ShapeError(
             f"`X` must be one matrix with the {partition.d} rows of `partition`: got shape "

@@ -29,13 +29,13 @@ LARGEST_LR: float = torch.finfo(torch.float32).max
 
 
 class FactoredWorkspace(Workspace):
-    r"""What the launches of one shape share, one weight after the other.
+    r"""Memory and launches for factored steps of one shape; weights use them in turn.
 
     Args:
         X: A point (n, d, k) of that shape.
-        rank: r; it is rounded up, and the rows that are added stay zero.
-        has_v: V is given, too.
-        has_ax: $A^\top X$ is given.
+        rank: r; it is rounded up, and the added rows stay zero.
+        has_v: Whether V is given, too.
+        has_ax: Whether $A^\top X$ is given.
     """
 
     def __init__(self, X: Float[Tensor, "n d k"], rank: int, *, has_v: bool, has_ax: bool) -> None:
@@ -87,14 +87,14 @@ class FactoredWorkspace(Workspace):
         r"""Step in place; returns which factors were finite, and V that of this X.
 
         Args:
-            X: Points, which stay as they are where the factors were not usable.
+            X: Points, which do not change where the factors were not usable.
             A: Left factors.
             B: Right factors.
             lr: Step size.
-            V: X B, if it was announced.
-            AX: $A^\top X$, if it was announced.
+            V: X B, if `has_v`.
+            AX: $A^\top X$, if `has_ax`.
             row: The row of X in which V is checked.
-            tolerance: How far it may be off, relative to B.
+            tolerance: Its largest error, relative to B.
             flag: An int32 in memory that the device can reach: set where factors were not usable.
 
         Returns:
@@ -118,7 +118,7 @@ class FactoredWorkspace(Workspace):
         right, units, *_ = self._B or (None, None)
         half, A = self.size // 2, given["A_ptr"]
         assert A is not None
-        rows = 1 if A.stride(1) == 1 else 8  # a sector of 32 bytes, where it lies across
+        rows = 1 if A.stride(1) == 1 else 8  # a sector of 32 bytes, if it is stored transposed
         names = {"A_ptr": "stride_a", "B_ptr": "stride_b", "V_ptr": "stride_v"}
         names["AX_ptr"] = "stride_ax"
         strides = {names[key]: (0, 0, 0) if F is None else F.stride() for key, F in given.items()}
@@ -133,7 +133,7 @@ class FactoredWorkspace(Workspace):
         return [Launch(taking._take, 2 * self._n * half // rows, arguments, num_warps=4)]
 
     def _make(self, X: Float[Tensor, "n d k"], flag: Tensor) -> list[Launch]:
-        """The launches after it."""
+        """The launches after the one that reads the factors."""
         n, d, k, size, half = self._n, self._d, self._k, self.size, self.size // 2
         launches = []
         if self._B is not None:  # V^T = B^T X^T, into the lower half of L^T
@@ -210,5 +210,5 @@ def padded(rank: int) -> int:
 
 
 def _block(size: int) -> int:
-    """Rows of the tiles of small matrices: more of them when there are few."""
+    """Rows of the tiles of small matrices; with few matrices tiles are larger."""
     return 32 if size < 512 else 64

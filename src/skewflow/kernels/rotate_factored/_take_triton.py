@@ -1,7 +1,7 @@
 r"""The factors of `rotate_factored` on CUDA as pairs of float16, which its large products take.
 
-A float32 number is $u(h + l)$ with two float16 numbers of 11 bits and a power of two u that its row
-shares. `split` of the reference shows it.
+A float32 number is $u(h + l)$ with two float16 numbers of 11 bits and a power of two u, the unit of
+its row. `split` of the reference defines it.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -40,9 +40,9 @@ def _split_rest(
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """`split_rows` of what `rest_of` leaves of rows of V^T, given those of A^T.
+    """`split_rows` of the rows of V^T after `rest_of`, given those of A^T.
 
-    These are taken times `scale_a`, or as the pairs that they are. So no square leaves the range.
+    Rows of A^T are multiplied by `scale_a`, or are pairs already, so no square leaves the range.
     """
     scale, unit = scale_and_unit(largest(at, inside, stride, length, ROWS, WIDE))
     common = tl.zeros((ROWS, WIDE), tl.float32)
@@ -109,11 +109,11 @@ def _take(
     ROWS: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """The factors as they are given, into the memory of the workspace: split, filled with zeros.
+    """Write the given factors into the workspace, split into parts and padded with zeros.
 
-    A goes into the upper half of L^T; V, if it is given, less what it has of A, into the lower
-    half, else B^T into `right`. What is known of the products is copied and checked, the step's
-    numbers are noted.
+    A goes into the upper half of L^T. If V is given, its remainder after `rest_of` goes into the
+    lower half, else B^T goes into `right`. Given products are copied and checked, and the numbers
+    of the step are stored.
     """
     tiles = half // ROWS
     matrix = (tl.program_id(0) // (2 * tiles)).to(tl.int64)
@@ -173,7 +173,7 @@ def _take(
 
 @triton.jit
 def _split_lower(L_ptr, units_ptr, V_ptr, half, d, wide_d, FOURS: tl.constexpr, WIDE: tl.constexpr):
-    """Split V^T, less what it has of A^T, into the lower half of L^T; A^T is in the upper one."""
+    """Split V^T after `rest_of` into the lower half of L^T; A^T is in the upper half."""
     if FOURS:
         d = d // 4 * 4
     matrix, row = (tl.program_id(0) // half).to(tl.int64), (tl.program_id(0) % half).to(tl.int64)

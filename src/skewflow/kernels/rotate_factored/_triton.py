@@ -1,9 +1,9 @@
 r"""`rotate_factored` on CUDA: a fixed list of launches, whose lengths the device decides.
 
-The factors lie in memory as rows of $L^\top$, as `_take_triton` leaves them. Balancing them is put
-off: the products take them as they are, and `_balance` scales the small results, to the trace 1 of
-M. Products of small matrices are of TF32 triples, as exact as float32. Large ones are of float16
-parts: see `multiply_parts/_rows_triton.py`.
+The factors are stored as rows of $L^\top$ by `_take_triton`. They are balanced late: the products
+take them unscaled, and `_balance` scales the small results so that M has trace 1. Products of small
+matrices are of TF32 triples, as exact as float32. Large ones are of float16 parts: see
+`multiply_parts/_rows_triton.py`.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -21,7 +21,7 @@ UNIT_OF_P = tl.constexpr(2.0**-11)
 
 @triton.jit
 def _balances(M_ptr, rows, size):
-    """What the rows of L^T are multiplied by, but for the trace: equally long in pairs."""
+    """The factors, up to the trace, that make the rows of L^T equally long in pairs."""
     half = size // 2
     others = tl.where(rows < half, rows + half, rows - half)
     own = tl.sqrt(tl.load(M_ptr + rows * (size + 1), mask=rows < size, other=0.0))
@@ -41,7 +41,7 @@ def _trace(M_ptr, size, HALF: tl.constexpr):
 
 @triton.jit
 def _is_stale(checks_ptr, size, tolerance, HALF: tl.constexpr):
-    """Whether V is not X B: then it belongs to another X."""
+    """Whether V differs from X B because it belongs to another X."""
     rows = tl.arange(0, HALF)
     error = tl.load(checks_ptr + 2 * rows, mask=rows < size // 2, other=0.0)
     length = tl.load(checks_ptr + 2 * rows + 1, mask=rows < size // 2, other=0.0)
@@ -74,9 +74,9 @@ def _balance(
 ):
     """Scale M and T = L^T X, and write [M JM], J T and the scales.
 
-    The last of the scales is the trace, NaN where V is stale, which stops all that follows and is
-    told. T is the sum of its shares. What is written for row i of the product with J comes from the
-    row i + r, or i - r.
+    The last of the scales is the trace. It is NaN where V is stale; this stops the later launches
+    and is reported. T is the sum of its parts. Row i of the product with J comes from the row i +
+    r, or i - r.
     """
     if FOURS:
         k = k // 4 * 4
@@ -223,7 +223,7 @@ def _combine(
     BLOCK: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """What the rows of L^T, in their units, are multiplied by: the scaled eta P J T."""
+    """The matrix by which the rows of L^T, in their units, are multiplied: the scaled eta P J T."""
     if FOURS:
         k = k // 4 * 4
     down, across = tl.cdiv(size, BLOCK), tl.cdiv(k, BLOCK)
@@ -287,7 +287,7 @@ def _apply(
         row, column = row.to(tl.int64) * HIGH, column.to(tl.int64) * WIDE
         inner = tl.arange(0, DEPTH)
         rows, columns = tl.arange(0, HIGH)[:, None], tl.arange(0, WIDE)[None, :]
-        # Where a tile begins takes 64 bits, the way to its entries 32, which saves registers.
+        # Addresses of tiles take 64 bits, offsets inside a tile 32, which saves registers.
         L_ptr += matrix * 2 * size * wide_d + row
         C_ptr += matrix * 2 * size * wide_k + column
         at_l, at_c = (
@@ -306,7 +306,7 @@ def _apply(
         C_units_ptr += matrix * wide_k + column
         total *= tl.load(C_units_ptr + columns, mask=before, other=0.0)
         X_ptr += matrix * x_n + row * x_row + column * x_column
-        # In two halves, for which the registers suffice.
+        # In two halves, each of which fits the registers.
         parts = tl.permute(tl.reshape(total, (HIGH, 2, WIDE // 2)), (0, 2, 1)).split()
         columns = tl.arange(0, WIDE // 2)[None, :]
         for half in tl.static_range(2):

@@ -1,6 +1,6 @@
-"""`rotate_factored` of one matrix on a CPU: the factors are read as seldom as can be.
+"""`rotate_factored` of one matrix on a CPU, with as few passes over the factors as possible.
 
-The reference scales their columns first. Here that is left to the small matrices, for which the
+The reference scales their columns first. Here only the small matrices are scaled: the squared
 lengths of the columns are on the diagonal of the Gram matrix.
 """
 
@@ -28,8 +28,9 @@ def rotate_factored_(
 ) -> bool:
     r"""$X \leftarrow \exp(\eta\,\Omega)X$ for $\Omega = A(XB)^\top - XBA^\top$, in place.
 
-    What a column of $V = XB$ has of that of A adds nothing to $\Omega$, but would to the factors,
-    whose rounding it makes: near a stationary point it is nearly all of them. So it is taken off.
+    The part of a column of $V = XB$ that is parallel to that of A adds nothing to $\Omega$ but
+    makes the factors longer, and rounding grows with their length. Near a stationary point this
+    part is almost all of V, so it is subtracted.
 
     Args:
         X: The point.
@@ -40,8 +41,8 @@ def rotate_factored_(
         AX: $A^\top X$, likewise.
 
     Returns:
-        Whether it was done; if not, the step is too long for the series, or the squares of some
-        column are not in the range of the dtype, and X is as it was.
+        Whether the step was taken. If not, X has not changed: the step is too long for the series,
+        or the squares of some column leave the range of the dtype.
     """
     (d, r), shortest = A.shape, SHORTEST[X.dtype]
     F = X.new_empty(d, 2 * r)
@@ -82,7 +83,7 @@ def rotate_factored_(
 
 
 def _is_in_range(squares: Float[Tensor, "two_r"], shortest: float) -> bool:
-    """Whether all that are not zero are; NaN is not."""
+    """Whether all numbers that are not zero are in range; NaN is not."""
     low, high = (float(end) for end in torch.aminmax(squares))
     if low == 0:
         low = float(torch.where(squares > 0, squares, 1).min())
@@ -90,9 +91,9 @@ def _is_in_range(squares: Float[Tensor, "two_r"], shortest: float) -> bool:
 
 
 def _is_short(Z: Float[Tensor, "s s"]) -> bool:
-    r"""Whether a bound on its norm is at most `LONGEST`, for which rounding and series are good.
+    r"""Whether a bound on the norm is at most `LONGEST`, up to which the series is accurate.
 
-    $\|Z^2\|$ is none: Z is not normal, and rounding grows with Z itself.
+    $\|Z^2\|$ is not such a bound: Z is not normal, and rounding grows with Z itself.
     """
     if float(torch.linalg.vector_norm(Z)) <= LONGEST:
         return True

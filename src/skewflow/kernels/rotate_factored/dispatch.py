@@ -36,12 +36,12 @@ def is_worth_it(rank: int, d: int, k: int, device: torch.device) -> bool:
 
 
 class FactoredStep:
-    """The step, and the memory it needs on CUDA, which serves all weights of one shape in turn."""
+    """The step, and its memory on CUDA, which all weights of one shape use in turn."""
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[object, ...], FactoredWorkspace] = {}
         self._captured: set[FactoredWorkspace] = set()
-        self._calls = self._looks = 0
+        self._calls = self._checks = 0
 
     def __call__(
         self,
@@ -56,11 +56,11 @@ class FactoredStep:
         r"""$X \leftarrow \exp(-lr\,\Omega)X$ in place, in $O(dkr)$ where r is small.
 
         In float32 on CUDA nothing waits for the device, and a step whose norm exceeds `LONGEST` is
-        cut to it. Elsewhere such a step is that of the gradient.
+        cut to it. Otherwise such a step multiplies the factors and uses the gradient.
 
         Args:
             X: Points.
-            A: Left factors of the gradients; finite but in float32 on CUDA.
+            A: Left factors of the gradients; they must be finite, except in float32 on CUDA.
             B: Right factors.
             lr: Step size.
             V: The products X B, if they are known.
@@ -69,8 +69,8 @@ class FactoredStep:
                 factors are not usable.
 
         Returns:
-            Which factors were finite and fitted; the other points stay as they are. The next call
-            overwrites it.
+            Which factors were finite and fitted; the other points do not change. The next call
+            overwrites the result.
         """
         self._calls += 1
         if is_decided_on_device(X):
@@ -92,9 +92,9 @@ class FactoredStep:
         return torch.ones(n, dtype=torch.bool, device=X.device)
 
     def fits(self, X: Tensor, B: Tensor, V: Tensor) -> bool:
-        """Whether V is X B, by a row that changes from step to step; waits for the device."""
-        self._looks += 1
-        row = self._looks % X.shape[1]
+        """Whether V is X B, tested on another row at each step; waits for the device."""
+        self._checks += 1
+        row = self._checks % X.shape[1]
         with full_precision():
             error = X[:, row, None] @ B - V[:, row, None]
         length = _tolerance(X) * torch.linalg.vector_norm(B, dim=(-2, -1))
@@ -127,7 +127,7 @@ class FactoredStep:
 
 
 def is_decided_on_device(X: Tensor) -> bool:
-    """Whether the step never waits: what is wrong with the factors is known only later."""
+    """Whether the step never waits, so that errors of factors are known only later."""
     return X.device.type == "cuda" and X.dtype == torch.float32
 
 

@@ -20,12 +20,12 @@ LEFT_OUT = {torch.float32: 2.0**-27, torch.float64: 2.0**-56}
 class FactoredGenerator(NamedTuple):
     r"""$\Omega = LJL^\top$ with $L = [As\;\,V/s]$, whose pairs of columns are equally long.
 
-    So L is as short as $\Omega$ lets it be, V being what `rest_of` leaves of it. A pair with a
+    So L is as short as possible for $\Omega$; V is its remainder after `rest_of`. A pair with a
     column of zeros is left out.
 
     Args:
         L: The factors side by side.
-        s: What the columns of A are multiplied by.
+        s: The factors of the columns of A.
         M: $L^\top L$.
         norm: A bound on the norm of M, and so of $\Omega$, in float64.
     """
@@ -51,10 +51,10 @@ def factored_generator(A: Float[Tensor, "*n d r"], V: Float[Tensor, "*n d r"]) -
 
 
 def rest_of(V: Float[Tensor, "*n d r"], A: Float[Tensor, "*n d r"]) -> Float[Tensor, "*n d r"]:
-    r"""V less what each of its columns has of that of A: that adds nothing to $\Omega$.
+    r"""V with each column orthogonal to that of A; the parallel part adds nothing to $\Omega$.
 
-    Near a stationary point it is nearly all of V, and would make the factors, and so the rounding
-    of a step and the bound on its length, as large as the gradient.
+    Near a stationary point the parallel part is almost all of V. It would make the factors, and so
+    the rounding of a step and the bound on its length, as large as the gradient.
     """
     length = torch.linalg.vector_norm(A, dim=-2, keepdim=True, dtype=torch.float64)
     U = (A / torch.where(length > 0, length, 1)).to(A.dtype)
@@ -70,8 +70,8 @@ def rotate_factored(
     r"""$\exp(\eta\,\Omega)X = X + \eta L\,\varphi(\eta JM)\,J(L^\top X)$ in $O(dkr)$.
 
     $J = \begin{bmatrix}0 & I\\ -I & 0\end{bmatrix}$ and $\varphi(Z) = (e^Z - 1)/Z$ of a matrix with
-    2r rows, since $\Omega^n = L(JM)^{n-1}JL^\top$. $\Omega$ is skew whatever is rounded in its
-    factors, and $V^\top X$ is computed, not taken from $X^\top X = I$: so an error of X does not
+    2r rows, since $\Omega^n = L(JM)^{n-1}JL^\top$. $\Omega$ is skew whatever rounding its factors
+    have, and $V^\top X$ is computed, not derived from $X^\top X = I$, so an error of X does not
     grow. Not in the paper; with Cayley's transform it is due to Wen and Yin (2013).
 
     Args:
@@ -115,8 +115,8 @@ def split(
 ) -> tuple[Float[Tensor, "*rows length"], Float[Tensor, "*rows length"], Float[Tensor, "*rows"]]:
     """Two float16 parts and the unit of each row, a power of two: x is unit (high + low).
 
-    So the products of the CUDA kernels are those of float16, which are exact in float32; the low
-    parts times each other are left out. The largest entry of a row is between 2^14 and 2^15.
+    The CUDA kernels multiply float16 parts, whose products are exact in float32; they leave out low
+    times low. The largest entry of a row is between 2^14 and 2^15.
     """
     exponent = x.abs().amax(-1).frexp().exponent.clamp(min=-111)
     unit = torch.ldexp(torch.ones_like(x[..., 0]), exponent - 15)
@@ -124,7 +124,7 @@ def split(
 
 
 def coefficients(m: int) -> tuple[float, float]:
-    """Of the terms 2m and 2m + 1."""
+    """The coefficients of the terms 2m and 2m + 1."""
     return 1 / math.factorial(2 * m + 1), 1 / math.factorial(2 * m + 2)
 
 
@@ -136,7 +136,7 @@ def longest_for(rounds: int, dtype: torch.dtype) -> float:
 
 
 def num_rounds(length: float, dtype: torch.dtype) -> int:
-    """How many rounds a step of this norm needs."""
+    """The number of rounds that a step of this norm needs."""
     rounds = 0
     while longest_for(rounds, dtype) < length:
         rounds += 1

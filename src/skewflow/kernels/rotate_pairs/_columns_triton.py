@@ -1,8 +1,8 @@
 r"""The column action of `step_pairs` on CUDA: X is stored by columns, as wide weights are.
 
-Rows i and j of X then lie d apart in every storage row: a storage row is read whole, each of its
-elements beside its partner's. A small matrix is one program's; of a large one the products are
-summed in chunks of storage rows, turned into sines, and applied.
+Entries i and j of a column of X are then in the same storage row: a program reads whole storage
+rows, and for each element also its partner. One program steps a small matrix. For a large matrix
+the products are summed over chunks of storage rows, turned into sines, and applied.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -120,7 +120,7 @@ def _rotate_columns(
         partners = tl.load(partners_ptr + matrix * d + cols, mask=in_d, other=0)
     begin = chunk * chunk_size
     end = tl.minimum(begin + chunk_size, k)
-    # X has stride_d = 1 here, so 32 bits hold a place in a row, and half the registers do.
+    # X has stride_d = 1 here, so 32 bits hold an offset in a row, which halves the registers.
     at_d, at_partner = cols[None, :].to(tl.int64), partners[None, :] * stride_x[1]
     lanes = tl.arange(0, ROWS)[:, None]
     if HAS_M:
@@ -147,7 +147,7 @@ def _rotate_columns(
 
     if ROTATE:
         if SUM:
-            tl.debug_barrier()  # the sums and the momentum of the other threads
+            tl.debug_barrier()  # wait for the sums and the momentum of the other threads
             sums -= tl.load(sums_ptr + partners, mask=in_d, other=0.0)
             factor = load_scale(scale, moments_ptr, matrix * d, cols, partners, in_d, X_TYPE)
             lost, sine = turn(factor * sums, in_d, flags_ptr, param, CAYLEY)
@@ -224,6 +224,6 @@ def column_launches(
 
 
 def _num_chunks(X: Tensor, k: int, rows: int, num_matrices: int) -> int:
-    """About four programs for each multiprocessor, none without a tile of rows to do."""
+    """About four programs per multiprocessor, each with at least one tile of rows."""
     programs = 4 * num_multiprocessors(X.device)
     return max(1, min(triton.cdiv(k, rows), programs // num_matrices))

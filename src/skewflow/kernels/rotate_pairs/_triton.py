@@ -1,9 +1,9 @@
 r"""Fused CUDA form of `step_pairs`: one pass over the rows, or two over the columns.
 
-Rows i and j of X turn as $X_i + (\cos\theta - 1) X_i + \sin\theta X_j$: the small number
-$\cos\theta - 1 = -2\sin^2(\theta/2)$ keeps digits that $\cos\theta$ rounds away, and with them the
-length of the rows over many steps. Swapping i and j turns the sign of $\theta$, so which of the two
-comes first does not matter. Rows of the momentum turn alike.
+Row i of X becomes $X_i + (\cos\theta - 1) X_i + \sin\theta X_j$. The small number $\cos\theta - 1 =
+-2\sin^2(\theta/2)$ keeps digits that $\cos\theta$ rounds away, which preserves the length of the
+rows over many steps. Swapping i and j changes the sign of $\theta$, so the order of the two does
+not matter. The rows of the momentum turn in the same way.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -104,7 +104,7 @@ def _rotate_rows(
     mask_i = present[:, None]
     if EARLY:
         gdc_wait()
-    # A row left over is its own partner: read as zeros it turns by nothing, and moves once.
+    # An unpaired row is its own partner: read as zeros it is not rotated, and is updated once.
     mask_j = mask_i & (i != j)
 
     cols = tl.arange(0, BLOCK_K)[None, :].to(tl.int64)
@@ -201,7 +201,7 @@ def _row_launch(
     block_k = tuning.get("block_k", min(triton.next_power_of_2(k), longest))
     many = min(1024 // block_k, 128, triton.next_power_of_2((d + 1) // 2))
     pairs = tuning.get("pairs", many if block_k < 256 else 1)
-    # Few threads with many loads in flight; with a momentum to write, many. The best of a sweep.
+    # Few threads with many loads in flight, or many with a momentum to write: the best of a sweep.
     bytes_a_warp = 1024 if arguments["HAS_M"] else 4096
     default_warps = max(4, min(32, pairs * block_k * X.element_size() // bytes_a_warp))
     num_groups = triton.cdiv((d + 1) // 2, pairs)

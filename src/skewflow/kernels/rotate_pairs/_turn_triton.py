@@ -10,7 +10,7 @@ from .._runtime._device_triton import raise_flag
 
 @triton.jit
 def turn(theta, present, flags_ptr, param, CAYLEY: tl.constexpr):
-    """Cosine less one and sine; an angle that is not finite turns nothing, and is reported."""
+    """Cosine minus one and sine; an angle that is not finite rotates nothing and is reported."""
     good = tl.abs(theta) < float("inf")
     raise_flag(flags_ptr, param, tl.max((present & (good == 0)).to(tl.int32), axis=0) > 0)
     half = tl.where(good, 0.5 * theta, 0.0)
@@ -36,9 +36,9 @@ def rotate(Xi, Xj, lost, sine):
 
 @triton.jit
 def rotate_finite(Mi, Mj, lost, sine):
-    """The new momentum of the rows i and j, turned; what is not finite is so afterwards.
+    """The rotated new momentum of the rows i and j; entries that are not finite stay so.
 
-    It does not reach the other row: such rows turn by nothing, but zero times infinity is NaN.
+    They do not affect the other row: such rows are not rotated, but zero times infinity is NaN.
     """
     i, j = tl.abs(Mi) < float("inf"), tl.abs(Mj) < float("inf")
     Ni, Nj = rotate(tl.where(i, Mi, 0.0), tl.where(j, Mj, 0.0), lost, sine)

@@ -1,10 +1,10 @@
 r"""`step_pairs` in numba: in place, parallel, the same bits for any number of threads.
 
-Where rows lie contiguous (a tall weight), a task takes a few pairs: one loop over both rows for the
-momentum and the angle, one to turn them and their momentum while they are in the cache, so that
-memory is read and written once, as SGD does. Where columns do (a wide weight seen transposed),
-pairs are scattered over a line of memory, so one pass over the lines sums all angles and a second
-turns all pairs.
+If rows are contiguous (a tall weight), a task takes a few pairs. One loop over both rows computes
+the momentum and the angle; another rotates both and their momentum while they are in the cache, so
+that memory is read and written once, as by SGD. If columns are contiguous (a wide weight, which is
+the transpose of a point), pairs are scattered over a line of memory, so one pass over the lines
+sums all angles and a second rotates all pairs.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
@@ -40,7 +40,7 @@ def step_pairs_(
     update: Update,
     moments: Float[Tensor, "n d"] | None = None,
 ) -> None:
-    """`step_pairs` in place on CPU tensors: `X` and `M` move on, `G` stays.
+    """`step_pairs` in place on CPU tensors: `X` and `M` change, `G` does not.
 
     Fast for contiguous rows and for contiguous columns; other strides go through a copy.
 
@@ -75,7 +75,7 @@ def step_pairs_(
 
 
 def _in_layout(A: Tensor, columns: bool) -> Tensor:
-    """`A` itself where its rows (or columns) are contiguous, else a copy whose are."""
+    """`A` itself if its rows (or columns) are contiguous, else a copy with contiguous ones."""
     if A.stride(-2 if columns else -1) == 1:
         return A
     return A.mT.contiguous().mT if columns else A.contiguous()
@@ -98,7 +98,7 @@ def _plain_entry(xi, xj, gi, gj):
 
 @fast
 def _momentum_entry(xi, xj, gi, gj, mi, mj, plan):
-    """The entry of a pair, its momentum moved on in the same loop."""
+    """The entry of a pair; the same loop updates the momentum."""
     mu, sigma, a, b = plan.mu, plan.sigma, plan.a, plan.b
     omega = xi[0] * 0
     for t in range(xi.size):
@@ -118,7 +118,7 @@ def _turn(xi, xj, c, s):
 
 @njit
 def _entry(x, g, m, here, ahead, k, plan):
-    """The entry of one pair; meanwhile the points of the pair `ahead` are asked for."""
+    """The entry of one pair; meanwhile the points of the pair `ahead` are prefetched."""
     xi, xj, gi, gj, mi, mj = here
     omega = 0.0
     for t in range(0, k, SEGMENT):
@@ -184,7 +184,7 @@ def _turn_rows(addresses, strides, shape, step, plan, w):
         for q in range(pairs.shape[1]):
             i, j = pairs[0, q], pairs[1, q]
             partner[b, i], partner[b, j] = j, i
-    # In the order of one of their rows, which the processor then foresees half of the time.
+    # Sorted by one of their rows, so that the processor predicts half of the addresses.
     for b in prange(n):
         e = 0
         for i in range(d):
@@ -205,7 +205,7 @@ def _turn_rows(addresses, strides, shape, step, plan, w):
 
 @njit
 def _fill_partners(partner, sign, d, seed, stream, step):
-    """Find the partner of each row; the sign is +1 for the first of a pair, 0 for a row without."""
+    """Find the partner of each row; the sign is +1 for the first of a pair, 0 if it has none."""
     pairs = np.empty((2, (d + 1) // 2), np.uint32)
     fill_matching(pairs, 0, d, seed, stream, step)
     for q in range(pairs.shape[1]):
@@ -228,7 +228,7 @@ def _add_products(total, partner, x, u):
 
 @fast
 def _turn_line(x, other, partner, c, s):
-    """Turn all pairs of a line; `other` is a place for the partners' entries."""
+    """Turn all pairs of a line; `other` is memory for the partners' entries."""
     pick(other, x, partner)
     for i in range(x.size):
         x[i] = c[i] * x[i] + s[i] * other[i]
@@ -242,7 +242,7 @@ def _line(x, xs, b, t, d):
 
 @njit
 def _direction_line(out, zeros, g, m, gs, ms, b, t, d, end, plan):
-    """The direction along line t: its momentum moves on. Zeros from the line `end` on."""
+    """The direction along line t, whose momentum is updated; zeros from the line `end` on."""
     if t >= end:
         return zeros
     gt = _line(g, gs, b, t, d)
@@ -260,7 +260,7 @@ def _sum_lines(total, partner, x, g, m, xs, gs, ms, b, start, end, plan):
     d = total.size
     zeros, out = np.zeros(d, x.dtype), np.empty((4, d), x.dtype)
     for t in range(start, end, 4):
-        # Partners are read in no order, which the processor does not foresee.
+        # Partners are read in random order, which the processor cannot predict.
         for u in range(t + 4, min(t + 8, end)):
             prefetch(x, b * xs[0] + u * xs[2], d)
         _add_products(

@@ -1,4 +1,4 @@
-"""Which points the CUDA kernels of pairs take; the rest runs as the reference."""
+"""Decides which points the CUDA kernels of pairs take; the reference steps the others."""
 
 import torch
 from jaxtyping import Float

@@ -58,8 +58,8 @@ def step_pairs(
 
     Every matrix draws its own uniform matching (`matching_at`); the rows (i, j) of a pair turn by
     $\theta = -lr \cdot c\,(D_i \cdot X_j - X_i \cdot D_j)$ with the direction D and the weight
-    $c = 1/P(e)$: d - 1 for even d, d for odd. The momentum turns with its rows. A row left over
-    stays, but its momentum moves on.
+    $c = 1/P(e)$: d - 1 for even d, d for odd. The momentum turns with its rows. An unpaired row is
+    not rotated, but its momentum is updated.
 
     Args:
         X: Points, n matrices with orthonormal columns.
@@ -95,7 +95,7 @@ def _check(X: Tensor, pairs: Tensor, theta: Tensor) -> None:
     _validate.pairs(pairs, X.shape[0])
     if len(torch.unique(pairs)) != pairs.numel():
         raise ShapeError(
-            "`pairs` must be disjoint, or the rotations would not commute: a row comes twice. "
+            "`pairs` must be disjoint, or the rotations would not commute: a row occurs twice. "
             "Rotate overlapping pairs one after the other."
         )
     _validate.floating(theta, "theta")

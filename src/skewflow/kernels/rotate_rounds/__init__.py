@@ -1,4 +1,4 @@
-"""Rounds of Givens rotations of the entries of vectors, with a backward pass that turns back."""
+"""Rounds of Givens rotations of the entries of vectors, with a backward pass that inverts them."""
 
 from .dispatch import rotate_rounds as rotate_rounds
 

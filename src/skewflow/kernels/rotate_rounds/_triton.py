@@ -1,7 +1,7 @@
 """`rotate_rounds` on CUDA: one launch for all rounds in each direction.
 
-A program turns a few vectors. They go from round to round through memory, which stays in the cache
-beside the core; a barrier stands between rounds, whose pairs overlap.
+A program rotates a few vectors. They go from round to round through memory that stays in the L1
+cache. A barrier separates rounds, because their pairs overlap.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
@@ -18,9 +18,9 @@ from .._runtime._launch_triton import Launch
 ROWS = 2
 """Vectors that a program turns at a time."""
 PROGRAMS = 128
-"""Most programs of the backward pass, each of which has a sum for every angle."""
+"""Most programs of the backward pass; each has a sum for every angle."""
 MOST_PAIRS = 512
-"""Most pairs of a round that are turned at a time."""
+"""Most pairs of a round that are rotated at a time."""
 
 
 @triton.jit(do_not_specialize=["batch", "rounds"])
@@ -107,7 +107,7 @@ def retreat(
     c: Float[Tensor, "n m"],
     s: Float[Tensor, "n m"],
 ) -> tuple[Float[Tensor, "p n m"], Launch]:
-    """The launch that turns both back, and what it adds the gradient of the angles to."""
+    """The launch that rotates both back, and the memory for the gradient of the angles."""
     programs = min(PROGRAMS, triton.cdiv(len(y), ROWS))
     sums = y.new_zeros(programs, *c.shape)
     arguments = {"g_ptr": g, "y_ptr": y, "pairs_ptr": pairs, "c_ptr": c, "s_ptr": s}

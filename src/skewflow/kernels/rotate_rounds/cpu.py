@@ -14,8 +14,8 @@ from .._runtime.numba_loops import Loops, fast
 TILE = 64
 """Columns that go through all rounds together."""
 CHUNKS = 16
-"""Most parts of the batch that have a sum of their own for the gradient of the angles, so that the
-result does not depend on the number of threads."""
+"""Most parts of the batch with separate sums for the gradient of the angles. The number does not
+depend on the number of threads, so the result does not, either."""
 
 
 def rotate_rounds_(

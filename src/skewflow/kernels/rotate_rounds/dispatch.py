@@ -1,6 +1,6 @@
-"""Which code turns rounds of pairs, as an operation of torch that `torch.compile` does not enter.
+"""Chooses the code of rounds of pairs, as a custom operation that `torch.compile` does not enter.
 
-Half-precision vectors are turned in float32. What is kept for the backward pass is the result.
+Half-precision vectors are rotated in float32. The backward pass keeps only the result.
 """
 
 from typing import Any
@@ -84,7 +84,7 @@ _forward.register_autograd(_differentiate, setup_context=_keep)
 
 
 def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for vectors like `x`: their entries lie beside each other, on a CPU those of a row."""
+    """Memory for vectors like `x`: each vector is contiguous, on a CPU each row of the batch."""
     if x.device.type == "cpu":
         return x.new_empty(x.shape[1], x.shape[0], dtype=dtype).t()
     return x.new_empty(x.shape, dtype=dtype)

@@ -69,7 +69,7 @@ def _row_moments(
 
 
 def moment_launches(operands: Operands, arguments: dict[str, Any]) -> list[Launch]:
-    """The launch, if any, that moves `operands.squares` on and fills `operands.moments`."""
+    """The launch, if any, that updates `operands.squares` and fills `operands.moments`."""
     if operands.squares is None:
         return []
     _, d, k = operands.Xs[0].shape

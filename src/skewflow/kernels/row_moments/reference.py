@@ -13,15 +13,15 @@ def row_moments(
     step: int | Int[Tensor, ""],
     update: Update,
 ) -> Float[Tensor, "n d"]:
-    r"""Move the mean squares of the rows on, in place, and return what planes are divided by.
+    r"""Update the mean squares of the rows in place, and return the divisors of planes.
 
     $v_i \leftarrow \beta_2 v_i + (1 - \beta_2) \|G_i\|^2 / k$. The momentum buffer of a step holds
     $M = \sum_l \beta_1^l G$, which is Adam's corrected first moment times
     $b = (1 - \beta_1^t) / (1 - \beta_1)$; so the result is
     $w_i = b^2 (\sqrt{v_i / (1 - \beta_2^t)} + \epsilon)^2$, and the entry (i, j) of the generator
     of M over $\sqrt{(w_i + w_j)/2}$ is the one Adam would divide. A row whose gradient is not
-    finite does not move on. The result is never zero: a plane without gradients is turned by zero
-    over the least number, not by zero over zero.
+    finite is not updated. The result is never zero, so the angle of a plane without gradients is
+    zero over a tiny number, not zero over zero.
 
     Args:
         squares: v, written to.

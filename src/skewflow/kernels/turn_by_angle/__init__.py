@@ -1,1 +1,1 @@
-"""Generators whose size is an angle: root mean square over the planes, or the same for each."""
+"""Generators scaled to an angle: the root mean square over the planes, or the angle of each."""

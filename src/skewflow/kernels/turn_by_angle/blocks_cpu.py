@@ -16,7 +16,7 @@ A5, B5, C5 = QUINTIC
 
 
 def grams_by_angle_(S: np.ndarray, d: int, k: int, blocks: int, angle: Angle) -> None:
-    r"""Bring $S_B = D_BX_B^\top$, in place, to $S - S^\top$ of one radian.
+    r"""Scale $S_B = D_BX_B^\top$ in place so that $S - S^\top$ is one radian.
 
     Args:
         S: (n l, s, s), in float64; rows beyond those of a block are zero.
@@ -35,7 +35,7 @@ def grams_by_angle_(S: np.ndarray, d: int, k: int, blocks: int, angle: Angle) ->
 
 @kept
 def _scale(S, blocks, length):
-    """One number for each matrix: the norm of all its blocks becomes `length`."""
+    """Scale the blocks of each matrix by one number, so that their norm becomes `length`."""
     for first in range(0, S.shape[0], blocks):
         largest = 0.0
         squares = 0.0
@@ -54,7 +54,7 @@ def _scale(S, blocks, length):
 
 @njit
 def _sign(A, planes):
-    """See `sign`; half of it, as the reader takes S - S^T."""
+    """Half of `sign`, because the caller forms S - S^T."""
     largest, squares = 0.0, 0.0
     for i in range(A.shape[0]):
         for j in range(i):

@@ -1,6 +1,6 @@
 r"""Directions of exact steps whose learning rate is an angle: dense, or as two factors.
 
-The new direction has the generator $\Omega = DX^\top - XD^\top$ of the old one, brought to one
+The new direction has the generator $\Omega = DX^\top - XD^\top$ of the old one, scaled to one
 radian as in `blocks_by_angle`, so that every retraction takes it (not in the paper).
 """
 
@@ -19,12 +19,12 @@ from .sign import NUM_CUBIC, NUM_QUINTIC, QUINTIC, sign
 def direction_by_angle(
     X: Float[Tensor, "n d k"], D: Float[Tensor, "n d k"], angle: Angle
 ) -> Float[Tensor, "n d k"]:
-    r"""A direction whose generator is that of D at one radian.
+    r"""A direction whose generator is that of D scaled to one radian.
 
-    By "rms" it is the tangent part $T = W + XK/2$ of D over a number, where
-    $K = X^\top D - D^\top X$, $W = (I - XX^\top)D$ and $\|\Omega\|_F^2 = \|K\|_F^2 + 2\|W\|_F^2$.
-    By "spectral" it is the tangent vector $\mathrm{sign}(\Omega)X$ less half of its part in X; of a
-    matrix with 2k < d the sign is found in the 2k columns of W and X, without $\Omega$.
+    With "rms" it is the tangent part $T = W + XK/2$ of D over a number, where $K = X^\top D -
+    D^\top X$, $W = (I - XX^\top)D$ and $\|\Omega\|_F^2 = \|K\|_F^2 + 2\|W\|_F^2$. With "spectral"
+    it is the tangent vector $\mathrm{sign}(\Omega)X$ minus half of its part in X. For a matrix with
+    2k < d the sign is computed in the 2k columns of W and X, without $\Omega$.
 
     Args:
         X: Points.
@@ -45,7 +45,7 @@ def direction_by_angle(
             omega = T @ X.mT
             Z = sign(omega - omega.mT, planes_of(d, k)) @ X
             return torch.baddbmm(Z, X, X.mT @ Z, alpha=-0.5)
-        V, c = normalised(W)  # of one length with X
+        V, c = normalised(W)  # scaled to the length of X
         c_I = c.to(X.dtype)[:, None, None] * torch.eye(k, dtype=X.dtype, device=X.device)
         N = torch.cat([torch.cat([0 * K, c_I], -1), torch.cat([-c_I, K], -1)], -2)
         L = torch.cat([V, X], -1)
@@ -56,9 +56,9 @@ def direction_by_angle(
 def factors_by_angle(
     X: Float[Tensor, "n d k"], A: Float[Tensor, "n d r"], B: Float[Tensor, "n k r"], angle: Angle
 ) -> tuple[Float[Tensor, "n d R"], Float[Tensor, "n k R"]]:
-    r"""Factors of a direction whose generator is that of $AB^\top$ at one radian.
+    r"""Factors of a direction whose generator is that of $AB^\top$ scaled to one radian.
 
-    With V = X B less what the columns of A have of it, $\Omega = LJL^\top$ for $L = [A\; V]$, and
+    With V = X B made orthogonal to A column by column, $\Omega = LJL^\top$ for $L = [A\; V]$, and
     $\|\Omega\|_F^2 = 2\langle A^\top A, V^\top V\rangle - 2\langle A^\top V, V^\top A\rangle$. The
     sign is $LNL^\top$, and has twice the rank. Nothing of size (d, k) is formed.
 
@@ -69,7 +69,7 @@ def factors_by_angle(
         angle: "rms" or "spectral".
     """
     (_, d, k), r = X.shape, A.shape[-1]
-    planes = planes_of(d, k)  # those of a dense gradient, whatever the rank of this one
+    planes = planes_of(d, k)  # the number for a dense gradient, whatever the rank of this one
     with full_precision():
         A, _ = normalised(A)
         B, _ = normalised(B)

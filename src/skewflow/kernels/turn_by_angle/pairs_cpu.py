@@ -1,7 +1,7 @@
-"""Pairs whose learning rate is an angle, in numba and in place: all entries first, then the turn.
+"""Steps of pairs by an angle, in numba and in place: all entries first, then the rotation.
 
-The size of a step is known only when the entries of all pairs are, so the points are read twice.
-The bits do not depend on the number of threads.
+The scale of a step needs the entries of all pairs, so the points are read twice. The bits do not
+depend on the number of threads.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, call-overload, call-arg, attr-defined"
@@ -40,7 +40,7 @@ def step_pairs_by_angle_(
     update: Update,
     moments: None = None,
 ) -> None:
-    """`step_by_angle` of pairs in place on CPU tensors: `X` and `M` move on, `G` stays.
+    """`step_by_angle` of pairs in place on CPU tensors: `X` and `M` change, `G` does not.
 
     Fast for contiguous rows and for contiguous columns; other strides go through a copy.
 
@@ -66,8 +66,8 @@ def step_pairs_by_angle_(
     (n, d, k), use_momentum = X.shape, M is not None
     plan = loop_numbers(update, use_momentum, X.dtype, d, 2)
     tensors = addresses(Xc, Gc, Mc), strides(Xc, Gc, Mc), (n, d, k)
-    # Each row has its partner, and the entry of their plane seen from it: of two rows it is the
-    # same up to its sign, of one that is left over it is zero.
+    # Each row has its partner and the entry of their plane. The two rows of a pair have the same
+    # entry up to its sign; the entry of an unpaired row is zero.
     partner = np.empty((n, d), np.uint32)
     entries = np.zeros((n, d))
     find, turn = (_find_by_columns, _turn_columns) if columns else (_find_by_rows, _turn_rows)
@@ -86,7 +86,7 @@ def step_pairs_by_angle_(
 
 
 def _by_angle(entries: np.ndarray, planes: int, angle: str | None) -> np.ndarray:
-    """The entries of each matrix, as seen from both rows of a pair, brought to one radian."""
+    """The entries of each matrix, for both rows of a pair, scaled to one radian."""
     if angle == "spectral":
         return np.sign(entries)
     squares = np.square(entries).sum(axis=1, keepdims=True)

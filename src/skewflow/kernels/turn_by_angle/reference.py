@@ -1,9 +1,9 @@
 r"""Reference of block steps whose learning rate is an angle in radians (not in the paper).
 
-The generator $\Omega_B$ of the drawn blocks (Eq. 7 without its weight) is brought to one size, and
-then turns the rows of the point and of its momentum as `rotate_blocks` does (Eq. 8). By "rms" one
-number brings the root mean square of the angles of all planes that can turn to one; by "spectral"
-the sign of each block turns every plane by one.
+The generator $\Omega_B$ of the drawn blocks (Eq. 7 without its weight) is scaled to one radian, and
+then turns the rows of the point and of its momentum as in `rotate_blocks` (Eq. 8). With "rms" one
+factor makes the root mean square of the angles of all planes that can turn one radian; with
+"spectral" the sign of each block turns every plane by one radian.
 """
 
 from typing import Literal
@@ -21,19 +21,19 @@ from ..update import Update, apart, beside, direction
 from .sign import sign
 
 Angle = Literal["rms", "spectral"]
-"""What the learning rate is: the root-mean-square angle of all planes, or the angle of each."""
+"""The meaning of the learning rate: the root-mean-square angle of all planes, or that of each."""
 
 
 def planes_of(rows: int, columns: int) -> int:
-    """Planes that a generator of so many rows can turn; with k columns its rank is at most 2k."""
+    """Most planes that a generator can turn; with k columns its rank is at most 2k."""
     return min(rows // 2, columns)
 
 
 def blocks_by_angle(blocks: MatrixBlocks, columns: int, angle: Angle) -> MatrixBlocks:
-    r"""The skew blocks of one matrix, brought to an angle of one radian.
+    r"""The skew blocks of one matrix, scaled to an angle of one radian.
 
-    "rms" multiplies by $\sqrt{2p} / \|\Omega_B\|_F$, the norm being that of all blocks and p the
-    number of planes that they can turn.
+    "rms" multiplies by $\sqrt{2p} / \|\Omega_B\|_F$, where the norm is that of all blocks and p is
+    the number of planes that they can turn.
 
     Args:
         blocks: One (l, s, s) tensor for each block size.
@@ -63,7 +63,7 @@ def step_by_angle(
     update: Update,
     block_size: int,
 ) -> tuple[Float[Tensor, "n d k"], Float[Tensor, "n d k"] | None]:
-    """One step in blocks on a batch of points; each matrix has a size and a draw of its own.
+    """One step in blocks on a batch of points; each matrix is scaled and drawn separately.
 
     Args:
         X: Points, n matrices with orthonormal columns.
@@ -91,10 +91,10 @@ def step_by_angle(
 def drawn_partition(
     d: int, block_size: int, update: Update, stream: int, step: Int[Tensor, ""]
 ) -> Partition:
-    """The blocks that the fused step number `step` turns: a matching, or the shuffled order cut."""
+    """The blocks of the fused step number `step`: a matching, or parts of the shuffled order."""
     if block_size > 2:
         order = order_at(d, update.seed, stream, step)
         return Partition.from_order(order, block_sizes(d, block_size))
-    pairs, alone = matching_at(d, update.seed, stream, step, independent=update.independent)
-    order = torch.cat([pairs.flatten(), alone])
+    pairs, single = matching_at(d, update.seed, stream, step, independent=update.independent)
+    order = torch.cat([pairs.flatten(), single])
     return Partition.from_order(order, block_sizes(d, 2))

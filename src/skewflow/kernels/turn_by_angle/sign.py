@@ -1,4 +1,4 @@
-r"""The sign of skew matrices: every plane that a generator turns, turned by one radian."""
+r"""The sign of a skew matrix turns every plane of the matrix by one radian."""
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ to between 0.68 and 1.13 in five rounds; two cubic Newton-Schulz steps bring the
 
 
 def unit(A: Float[Tensor, "*n s s"]) -> Float[Tensor, "*n s s"]:
-    r"""A over $\|A\|_F / \sqrt 2$, which bounds the angle of each plane; zero stays zero."""
+    r"""A over $\|A\|_F / \sqrt 2$, an upper bound of its angles; zero stays zero."""
     largest = A.abs().amax((-2, -1), keepdim=True)
     A = A / largest.where(largest > 0, 1)  # squares neither overflow nor vanish
     norm = torch.linalg.vector_norm(A, dim=(-2, -1), keepdim=True) / 2**0.5
@@ -25,7 +25,7 @@ def sign(A: Float[Tensor, "*n s s"], planes: int) -> Float[Tensor, "*n s s"]:
 
     Args:
         A: Skew matrices.
-        planes: The most planes that one of them turns. Of a single plane the result is exact.
+        planes: The most planes that one of them turns. For a single plane the result is exact.
 
     Example:
         >>> A = torch.tensor([[0.0, -0.2], [0.2, 0.0]])

@@ -1,1 +1,1 @@
-"""Ways of stepping weights: a class for each, all with one interface."""
+"""Ways of stepping weights: one class for each, all with one interface."""

@@ -11,8 +11,8 @@ from .executor import Context, Executor, Member, Settings
 class Blocks(Executor):
     """One weight, in blocks that the kernel draws.
 
-    It keeps the weight and its momentum as matrices, since making these views would take a small
-    weight as long as its step.
+    It keeps the views of the weight and its momentum as matrices: for a small weight making them
+    takes as long as the step.
     """
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:

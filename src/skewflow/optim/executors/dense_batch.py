@@ -28,8 +28,8 @@ class DenseBatch(Executor):
     """Weights with the same matrices (n, d, k) on one device.
 
     A network has many small weights of few shapes: one batched step costs the device little more
-    than the step of one, and the host no more. A step that CUDA kernels take without the host, and
-    that is not large, is one CUDA graph from the third on.
+    than the step of one weight, and the host no more. If the step runs in CUDA kernels without the
+    host and is not large, it is replayed as one CUDA graph from the third step on.
     """
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
@@ -48,7 +48,7 @@ class DenseBatch(Executor):
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
-        """Weights that are one batch: of one kind, and not large."""
+        """The key of weights that form one batch: equal kind, not large."""
         weight, state = member.weight, member.state
         if member.gradient is None or member.choice.size != "dense":
             return None
@@ -59,7 +59,7 @@ class DenseBatch(Executor):
 
     @classmethod
     def make(cls, members: Sequence[Member], settings: Settings) -> Executor:
-        """The executor of weights of equal key: a single matrix on a CPU has a faster one."""
+        """The executor of weights of equal key; a single matrix on a CPU has a faster executor."""
         if len(members) == 1 and DenseMatrix.key(members[0], settings) is not None:
             return DenseMatrix(members, settings)
         return cls(members, settings)
@@ -114,7 +114,7 @@ class DenseBatch(Executor):
         else:
             move(grads, on_device(update.lr, grads[0].device) if self._on_cuda else update.lr)
         if self._on_cuda and not self.skips:
-            # Not in the graph: pinned memory would not know until when the replays use it.
+            # Outside the graph: pinned memory cannot track how long the replays use it.
             self._seen.copy_(self._bad, non_blocking=True)
         if self._rounds and not context.capturing:
             self._polish(members)
@@ -126,7 +126,7 @@ class DenseBatch(Executor):
         grads: Sequence[Tensor],
         lr: float | Tensor,
     ) -> None:
-        """The step, given the gradients and the learning rate, which on CUDA is a tensor."""
+        """Take the step, given the gradients and the learning rate, which is a tensor on CUDA."""
         update = context.update
         points, buffers = zip(*(m.weight.matrices(m.state) for m in members), strict=True)
         G = _stack([m.weight.view(grad) for m, grad in zip(members, grads, strict=True)])
@@ -144,7 +144,7 @@ class DenseBatch(Executor):
         if self._on_cuda:
             finite = self._usable(D)
             D = torch.where(self._each(finite, D), D, 0)
-        # The normal part of a momentum gives no force here, but would from the next point's view.
+        # The normal part of a momentum has no effect here, but is not normal at the next point.
         plain = w is None and update.angle is None
         if self._retraction == "polar" and plain and not update.nesterov:
             Y, new = polar_step(X, D, lr, tangent=new is not None)
@@ -183,7 +183,7 @@ class DenseBatch(Executor):
         return self._largest(D) <= LARGEST_GRADIENT[D.dtype]  # false for NaN
 
     def _reported(self, X: Tensor, Y: Tensor, finite: Tensor) -> Tensor:
-        """The stepped points, or the old ones where a product overflowed; notes which."""
+        """The stepped points, or the old ones where a product overflowed; records which."""
         good = self._largest(Y) < float("inf")
         bad = (finite & good).logical_not_()
         if self.skips:
@@ -199,7 +199,7 @@ class DenseBatch(Executor):
         return torch.linalg.vector_norm(apart, ord=float("inf"), dim=(1, 2, 3))
 
     def _each(self, weights: Tensor, matrices: Tensor) -> Tensor:
-        """From one value a weight to one a matrix."""
+        """Repeat one value per weight into one per matrix."""
         n = len(matrices) // len(self.members)
         return (weights.repeat_interleave(n) if n > 1 else weights)[:, None, None]
 

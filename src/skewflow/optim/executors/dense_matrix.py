@@ -1,4 +1,4 @@
-"""The exact step of a weight that is one matrix on a CPU, with little around it."""
+"""The exact step of a weight that is one matrix on a CPU, with little overhead."""
 
 from collections.abc import Hashable, Sequence
 
@@ -16,7 +16,7 @@ from .executor import Context, Executor, Member, Settings
 
 
 class DenseMatrix(Executor):
-    """One matrix, whose views are kept: making them takes one of 64 rows as long as its step."""
+    """One matrix and its cached views: at 64 rows making them takes as long as the step."""
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         from ...kernels._runtime.finite import is_usable  # numba, on use
@@ -37,7 +37,7 @@ class DenseMatrix(Executor):
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
-        """Whether this executor has a step for the weight, if it is the only one of its shape."""
+        """Whether this executor can step the weight, provided that no other has its shape."""
         weight, layout, retraction = member.weight, member.gradient, member.choice.retraction
         n, d, k = weight.view.matrices
         if n > 1 or weight.is_half or weight.p.device.type != "cpu" or layout is None:
@@ -92,5 +92,5 @@ class DenseMatrix(Executor):
 
 
 def _written_at_once(A: Tensor) -> Tensor | None:
-    """The matrix if products write to its memory; otherwise None, and they would copy."""
+    """The matrix if products can write to its memory; None if they would copy it."""
     return A if A.is_contiguous() or A.mT.is_contiguous() else None

@@ -1,4 +1,4 @@
-"""The interface that all ways of stepping share, and what a step gives them."""
+"""The interface of all ways of stepping, and the context of a step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -25,13 +25,13 @@ Draws = Callable[[int, EdgeWeights], Tournament]
 """The next draw of a sampler for matrix number b of a weight."""
 
 STACKED = 1 << 20
-"""Parameters of up to this many elements are stacked, and stepped and checked together. To copy
-larger ones would cost more than the launches that it saves."""
+"""Parameters of up to this many elements are stacked, and stepped and checked together. For larger
+ones the copy costs more than the launches that it saves."""
 
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A weight of a group, and what is known of its steps while nothing moves.
+    """A weight of a group, and the facts of its steps that hold while nothing moves.
 
     Args:
         index: Its place in the group.
@@ -50,11 +50,11 @@ class Member:
 
 @dataclass(slots=True)
 class Shared:
-    """What lasts as long as an optimiser, and serves all of its steps.
+    """Objects that live as long as an optimiser and serve all of its steps.
 
     Args:
         clock: Counts the steps.
-        drift: Checks the weights now and then.
+        drift: Checks the weights for drift.
         low_rank: Memory of steps by factors.
         graphs: Makes the CUDA graphs of a device.
         rounds: Sums over processes that the steps of sharded weights wait for.
@@ -69,12 +69,12 @@ class Shared:
 
 @dataclass(slots=True)
 class Settings:
-    """What the executors of a group are made for.
+    """The settings for which the executors of a group are made.
 
     Args:
         options: The group's options.
         update: Numbers and switches of a step with these options.
-        shared: What serves all steps.
+        shared: Objects of the optimiser that serve all steps.
     """
 
     options: dict[str, Any]
@@ -83,11 +83,11 @@ class Settings:
 
     @property
     def skips(self) -> bool:
-        """Whether weights whose gradient is not finite are left out, instead of an error."""
+        """Whether weights whose gradient is not finite are skipped instead of raising."""
         return bool(self.options["nonfinite"] == "skip")
 
     def apart(self, member: Member) -> int | None:
-        """The key of a weight that the user wants to be stepped by itself; None for the others."""
+        """The key of a weight with `foreach=False`, which is stepped by itself; None for others."""
         return id(member) if self.options["foreach"] is False else None
 
 
@@ -100,7 +100,7 @@ class Context:
         update: The numbers of the step.
         gradients: The gradient of each parameter of the group: a tensor, factors, or None.
         clock: Counts the steps.
-        drift: Checks the weights now and then.
+        drift: Checks the weights for drift.
         capturing: The step is being captured in a CUDA graph.
     """
 
@@ -120,11 +120,11 @@ class Executor(ABC):
 
     Args:
         members: The weights.
-        settings: What the executor is made for.
+        settings: The settings for which the executor is made.
     """
 
     explanation: str | None = None
-    """How the last step was taken, and why, where the group's options do not say so."""
+    """Say how the last step was taken and why, if the group's options do not."""
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         self.members, self.skips = list(members), settings.skips
@@ -134,7 +134,7 @@ class Executor(ABC):
     @staticmethod
     @abstractmethod
     def key(member: Member, settings: Settings) -> Hashable:
-        """What the weights of one executor have in common; None if this way cannot take them."""
+        """The key that weights of one executor have in common; None if it cannot take a weight."""
 
     @classmethod
     def make(cls, members: Sequence[Member], settings: Settings) -> "Executor":
@@ -143,10 +143,10 @@ class Executor(ABC):
 
     @abstractmethod
     def prepare(self, context: Context) -> None:
-        """Do all that can fail, before any weight moves.
+        """Do everything that can fail, before any weight moves.
 
-        That is to raise what a device has reported of earlier steps, to check gradients, and to
-        draw blocks.
+        It raises what a device has reported about earlier steps, checks gradients, and draws
+        blocks.
         """
 
     @abstractmethod
@@ -154,10 +154,10 @@ class Executor(ABC):
         """Step all members but those left out."""
 
     def undo(self) -> None:  # noqa: B027
-        """Take back what `prepare` has drawn, as the step is not taken."""
+        """Undo the draws of `prepare`, because the step is not taken."""
 
     def draws(self) -> Draws | None:
-        """How the next steps draw, if a sampler does; nothing is changed."""
+        """A preview of the draws of the next steps, if a sampler draws; nothing is changed."""
         return None
 
     def complain(self) -> None:  # noqa: B027

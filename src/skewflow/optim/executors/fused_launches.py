@@ -1,4 +1,4 @@
-"""CUDA weights of one shape and layout, stepped by launches that are made once and repeated."""
+"""CUDA weights of one shape and layout, stepped by launches that are prepared once and repeated."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -28,8 +28,8 @@ _captured: list[Any] = []
 class FusedLaunches(Executor):
     """Weights of one shape, dtype, layout and block size, and all that their launches need.
 
-    A step finds its launches by the addresses of the gradients, and has nothing else to do on the
-    host, which would take longer than the device for many small matrices.
+    A step finds its launches by the addresses of the gradients, and does nothing else on the host:
+    for many small matrices the host would take longer than the device.
     """
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
@@ -52,7 +52,7 @@ class FusedLaunches(Executor):
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
-        """Weights that the same launches can step; None if no CUDA kernel takes them."""
+        """The key of weights that the same launches can step; None if no CUDA kernel takes them."""
         weight, state, size = member.weight, member.state, member.choice.size
         gradient, device, update = member.gradient, weight.p.device, settings.update
         drawn_here = size == "dense" or is_fused(settings.options["sampler"])
@@ -121,7 +121,7 @@ class FusedLaunches(Executor):
         increment_version(self._params)
 
     def _moved(self, grads: Sequence[Tensor], replays: bool, capturing: bool) -> "Launches | None":
-        """The launches used longest ago, with these gradients: making new ones takes much longer.
+        """Reuse the oldest launches for these gradients: making new ones takes much longer.
 
         A training loop may find its gradients at other addresses in every step.
         """
@@ -133,7 +133,7 @@ class FusedLaunches(Executor):
         return self._places.pop(oldest)
 
     def _find_live(self, grads: Sequence[Tensor]) -> None:
-        """Find out, on the device, which weights are to be stepped; count the others."""
+        """Decide on the device which weights are stepped, and count the others."""
         norms = torch.stack(torch._foreach_norm(grads, float("inf")))  # type: ignore[arg-type]
         usable = norms <= LARGEST_GRADIENT[norms.dtype]  # false for NaN
         assert self._live is not None and self._skipped is not None
@@ -175,8 +175,8 @@ class FusedLaunches(Executor):
     def _in_one_piece(self, name: str) -> Tensor:
         """The states' tensors of this name stacked for the kernel; each state gets its part.
 
-        They stay where they are if they are all the parts of one tensor, in order: a CUDA graph
-        that was captured before then goes on with the same memory.
+        If they are already all the parts of one tensor, in order, they are not copied: a CUDA graph
+        that was captured before continues to use the same memory.
         """
         parts = [member.state[name] for member in self.members]
         whole = parts[0]._base

@@ -1,4 +1,4 @@
-"""A step that is one CUDA graph from the third time on, so that the host has little to do."""
+"""A step that is replayed as one CUDA graph from the third time on, to save time of the host."""
 
 from collections.abc import Callable, Hashable, Sequence
 
@@ -13,19 +13,19 @@ WARM_UP = 2
 """Steps after which everything is compiled and loaded."""
 
 LARGEST = 1 << 23
-"""Most entries of the points. Larger steps keep the device busy by themselves, and a graph keeps
-what it computes on the way, about twelve times the points, allocated."""
+"""Most entries of the points. Larger steps keep the device busy without a graph, and a graph keeps
+its intermediate results allocated, about twelve times the size of the points."""
 
 Step = Callable[[Sequence[Tensor], Tensor], None]
-"""Takes gradients and the learning rate, a float64 on the device. All else that it reads or writes
-stays at its address, and what it allocates is free at its end."""
+"""Takes gradients and the learning rate, a float64 on the device. Everything else that it reads or
+writes stays at its address, and it frees what it allocates."""
 
 
 class GraphReplay:
     """The graph of a step, its gradients and its learning rate.
 
-    The graph reads the gradients at their addresses until they move. Then it gets memory of its
-    own, and the gradients are copied into it.
+    The graph reads the gradients at their addresses until they move. From then on it has a buffer,
+    and the gradients are copied into it.
 
     Args:
         graphs: Makes the graph.
@@ -81,7 +81,7 @@ class GraphReplay:
         read, number = self._inputs or list(grads), self._lr
         try:
             self._graph = self._graphs.capture(lambda: step(read, number))
-        except RuntimeError:  # of CUDA or its memory: the plain step meets it again or goes well
+        except RuntimeError:  # of CUDA or its memory: the plain step raises it again or succeeds
             self._graph, self._inputs, self._failed = None, None, True
         return not self._failed
 
@@ -89,7 +89,7 @@ class GraphReplay:
 def has_graph(points: Sequence[Tensor]) -> bool:
     """Whether steps of these points, of one kind, become a graph.
 
-    Without a kernel the host has to ask how many rounds there are, or a graph takes all of them.
+    Without a kernel the host must read the number of rounds, or a graph must run all of them.
     """
     small = sum(X.numel() for X in points) <= LARGEST
     return points[0].device.type == "cuda" and has_kernel(points[0]) and small

@@ -21,16 +21,16 @@ from .executor import Context, Executor, Member, Settings
 
 
 class LowRankMemory:
-    """What steps by factors keep from one to the next: kernels' memory, and what CUDA reports."""
+    """State of factored steps that outlives a step: the kernels' memory, and CUDA's error flags."""
 
     def __init__(self) -> None:
         self.step, self.natural = FactoredStep(), NaturalFactors()
         self._flags: dict[Weight, tuple[Tensor, Tensor, Any]] = {}
 
     def flag(self, weight: Weight) -> tuple[Tensor, Tensor]:
-        """Whether anything was wrong, on the device, and two numbers that the host reads.
+        """The error flag on the device, and two numbers that the host reads.
 
-        The kernels write the first number; the second is a copy of what the device has.
+        The kernels write the first number; the second is a copy of the flag.
         """
         if weight not in self._flags:
             bad = torch.zeros((), dtype=torch.bool, device=weight.p.device)
@@ -63,7 +63,7 @@ class LowRank(Executor):
     """
 
     kind = ""
-    """Prefix of the step's name in the explanation."""
+    """Prefix of the step's name in the report."""
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         super().__init__(members, settings)
@@ -89,7 +89,7 @@ class LowRank(Executor):
         self.left_out = () if context.gradients[self._index].usable else self.members
 
     def step(self, context: Context) -> None:
-        """Step the weight, and now and then check its drift."""
+        """Step the weight, and check its drift at intervals."""
         given: Factors = context.gradients[self._index]
         if self.left_out:
             self._state["skipped"] += 1

@@ -41,9 +41,9 @@ class LowRankMomentum(LowRank):
         self, X: Tensor, given: Factors, context: Context
     ) -> tuple[Factors, Tensor | None]:
         """The factors of the gradient and of the momentum."""
-        for key in ("momentum_buffer", "by_gradients"):  # zeros, as `prepare` has seen
+        for key in ("momentum_buffer", "by_gradients"):  # zeros, which `prepare` has checked
             self._state.pop(key, None)
-        # What CUDA reports late is not yet checked.
+        # Errors that CUDA reports late are not known yet.
         known = is_exact(X) and not is_decided_on_device(given.A)
         V, AX = (given.V, given.AX) if known else (None, None)
         tangent = tangent_factors(X, given.A, given.B, V, AX)

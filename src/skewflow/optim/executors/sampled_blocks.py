@@ -39,7 +39,7 @@ class SampledBlocks(Executor):
         self._weight, self._state, self._index = member.weight, member.state, member.index
         begin_samplers(self._state, settings.options, member.weight, member.choice.size)
         self.estimates: list[Estimate] = []
-        """What the next step turns by, once it is prepared: for each matrix blocks of rows."""
+        """The rotations of the next step, once it is prepared: for each matrix blocks of rows."""
         self._squares: Tensor | None = None
         self._undo: list[Callable[[], object]] = []
 
@@ -75,7 +75,7 @@ class SampledBlocks(Executor):
         self.estimates = draw(X, G, M, update, samplers, generator, moments)
 
     def undo(self) -> None:
-        """Bring the samplers and their generator back to where they were."""
+        """Restore the samplers and their generator."""
         for undo in self._undo:
             undo()
         self._undo = []
@@ -98,7 +98,7 @@ class SampledBlocks(Executor):
         self.estimates, self._undo = [], []
 
     def draws(self) -> Draws:
-        """Draws of the next steps, from copies."""
+        """Draws of the next steps, made by copies of the samplers."""
         samplers = deepcopy(self._state["samplers"])
         generator = self._state["generator"].clone_state()
         return lambda b, W: samplers[b].sample(W, generator=generator)

@@ -41,11 +41,11 @@ class Sharded(Executor):
         ]
 
     def undo(self) -> None:
-        """Forget the steps."""
+        """Drop the prepared steps."""
         self._rounds.clear()
 
     def step(self, context: Context) -> None:
-        """Take the steps, and now and then check the drift."""
+        """Take the steps, and check the drift at intervals."""
         for member, number in zip(self.members, self._numbers, strict=True):
             write = self._rounds.result(number)
             if write is None:
@@ -70,15 +70,15 @@ class Sharded(Executor):
         time = context.clock.time(weight.p.device)
         return Now(weight, member.choice, X, G, M, squares, context.update, time, taken)
 
-    def _check(self, look: int) -> None:
+    def _check(self, number: int) -> None:
         """Polish the weights stepped by blocks that have drifted."""
         checked = [m for m in self.members if isinstance(m.choice.size, int)]
-        drifts = run([residual(_sharded(m), look) for m in checked])
+        drifts = run([residual(_sharded(m), number) for m in checked])
         due = []
         for member, drift in zip(checked, drifts, strict=True):
             if drift <= TOLERANCE[member.weight.p.dtype]:
                 continue
-            if drift > LARGEST_DRIFT:  # written by others
+            if drift > LARGEST_DRIFT:  # written by other code
                 member.weight.nearest()
             else:
                 due.append(_sharded(member))

@@ -81,7 +81,7 @@ def turn_(
 
 
 def _below(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The places below the diagonal of a block."""
+    """The positions below the diagonal of a block."""
     s = rows.shape[1]
     i, j = torch.tril_indices(s, s, -1, device=rows.device)
     return i, j

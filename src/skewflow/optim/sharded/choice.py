@@ -10,7 +10,7 @@ from ..options import is_fused
 from .weight import ShardedWeight
 
 LINE = "fully_shard(..., shard_placement_fn=skewflow.distributed.shard_placement(model{}))"
-"""How to shard for blocks of rows, and with more arguments for other steps."""
+"""Advice on sharding for blocks of rows; more arguments give that for other steps."""
 
 
 def sharded_choice(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice:
@@ -62,7 +62,7 @@ def sharded_choice(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice:
 
 
 def _blocks(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice:
-    """Blocks of rows; of all rows, which is exact, where there are no more than s."""
+    """Blocks of rows; a matrix with no more than s rows is one block, so its step is exact."""
     size, d = group["block_size"], weight.d
     if size == "dense":
         raise ValueError(

@@ -62,7 +62,7 @@ def thin_step(
 ) -> Sub:
     r"""$\exp(-lr\,\Omega)X$ in the basis of X and $W = (I - XX^\top)D$, as `exact_exponential`.
 
-    The arguments are those of `polar_step`. Rounding of the basis is taken off at the end.
+    The arguments are those of `polar_step`. Rounding of the basis is corrected at the end.
     """
     with full_precision():
         k = X.shape[-1]
@@ -99,8 +99,8 @@ def orthonormal(
 ) -> Float[Tensor, "n d k"]:
     r"""$Y (I + P)^{-1/2}$ for a float64 P whose spectral norm is at most `bound`.
 
-    By the coupled iteration of Newton and Schulz in float64 (Higham 2008, Eq. 6.35), as often as
-    the least eigenvalue $1 / (1 + b)$ needs.
+    It runs the coupled Newton-Schulz iteration in float64 (Higham 2008, Eq. 6.35), for as many
+    rounds as the least eigenvalue $1 / (1 + b)$ needs.
     """
     most = float(bound.max())
     scale = 1 / (1 + most)

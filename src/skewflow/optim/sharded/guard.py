@@ -22,11 +22,11 @@ CHUNK = 64
 """Columns that a polish sends at once."""
 
 
-def residual(weight: "ShardedWeight", look: int) -> Generator[Request, Sequence[Tensor], float]:
+def residual(weight: "ShardedWeight", check: int) -> Generator[Request, Sequence[Tensor], float]:
     r"""The largest $\|(X^\top X - I)z\| / \sqrt k$ over the matrices, z random signs.
 
-    As `kernels.polish.residuals`, by sums over processes: d numbers where columns are split, and k
-    where rows are.
+    Like `kernels.polish.residuals`, but by sums over processes: d numbers where columns are split,
+    and k where rows are.
     """
     place = weight.placement
     X = weight.local(weight.p.detach())
@@ -35,7 +35,7 @@ def residual(weight: "ShardedWeight", look: int) -> Generator[Request, Sequence[
     # Each process draws the signs of its own columns; where rows are split, all draw the same.
     rank = _number(place.groups) if place.split == "columns" else 0
     stream = weight.stream + place.first + 7919 * rank
-    key = make_key(scalar(look, X.device), scalar(stream, X.device), scalar(rank, X.device))
+    key = make_key(scalar(check, X.device), scalar(stream, X.device), scalar(rank, X.device))
     bits = mix(torch.arange(n * k_here, device=X.device) ^ key) & 1
     z = (1 - 2 * bits).to(X.dtype).view(n, k_here, 1)
     by_columns = place.groups if place.split == "columns" else ()

@@ -1,4 +1,4 @@
-"""How a sharded weight lies on its processes, seen as matrices (d, k)."""
+"""The placement of a sharded weight on its processes, as matrices (d, k)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,19 +34,19 @@ class ShardView(MatrixView):
 
     @cached_property
     def matrices(self) -> tuple[int, int, int]:
-        """The number of matrices, their rows and their columns on this process."""
+        """The numbers of matrices, of their rows and of their columns on this process."""
         n, rows, columns = self._stored
         return (n, columns, rows) if self.transposed else (n, rows, columns)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What each process has of a weight, and with whom it adds up.
+    """The part of a weight on each process, and the processes with which it forms sums.
 
     Args:
-        split: What of each matrix is split: the columns, which the inner products of a block step
-            sum over; the rows, which the products of an exact step sum over; both; or nothing,
-            where the weight is replicated, or whole matrices are here and there.
+        split: The dimension of each matrix that is split: the columns, over which the inner
+            products of a block step sum; the rows, over which the products of an exact step sum;
+            both; or neither, if the weight is replicated or each matrix is whole on one process.
         groups: The processes that have the other parts of the same matrices; one group for each
             dimension of the mesh that splits them.
         all_groups: The processes that have other parts of the weight.
@@ -54,7 +54,7 @@ class Placement:
         first: Number of its first matrix among those of the weight.
         offsets: Where the part begins in each dimension of the weight; None if it is not in one
             piece.
-        turned: Whether a square matrix is seen as its transpose, so that its columns are split.
+        turned: Whether a square matrix is treated as its transpose, so that its columns are split.
     """
 
     split: Split
@@ -75,7 +75,7 @@ def view_of(p: DTensor) -> MatrixView:
 
 
 def placement_of(p: DTensor, view: MatrixView) -> Placement:
-    """How a weight is placed. A square matrix whose rows are split is seen as its transpose."""
+    """The placement of a weight; a square matrix whose rows are split counts as its transpose."""
     mesh, sides = p.device_mesh, _sides(view)
     _, d, k = view.matrices
     over: dict[str, list[int]] = {"batch": [], "rows": [], "columns": []}
@@ -121,7 +121,7 @@ def rows_here(view: MatrixView, placement: Placement) -> Tensor:
 
 
 def _sides(view: MatrixView) -> Sequence[str]:
-    """For each dimension of a weight what it is of the matrices: batch, rows or columns."""
+    """The role of each dimension of a weight in its matrices: batch, rows or columns."""
     names = ("columns", "rows") if view.wide else ("rows", "columns")
     if view.layout is None:
         return ["batch"] * (len(view.shape) - 2) + list(names)

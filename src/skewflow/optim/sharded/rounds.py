@@ -1,8 +1,8 @@
-"""Steps of several weights that wait for sums over processes, side by side.
+"""Runs the steps of several weights side by side while they wait for sums over processes.
 
-A step is a generator: it yields what is to be added up over processes, and is sent the sums. All
-steps of an optimiser go from one sum to the next together, so that a round takes one all-reduce for
-all weights of a mesh.
+A step is a generator: it yields the parts of sums over processes, and receives the sums. All steps
+of an optimiser advance from one sum to the next together, so a round takes one all-reduce for all
+weights of a mesh.
 """
 
 from collections import defaultdict
@@ -60,10 +60,10 @@ def add_up(requests: Sequence[Request]) -> list[list[Tensor]]:
 
 
 class Rounds:
-    """Takes the steps that executors hand in through their rounds.
+    """Runs the steps that executors submit through their rounds.
 
     Attributes:
-        waiting: Steps that wait for a sum, and what they ask for, by number.
+        waiting: Steps that wait for a sum, with their parts of it, by number.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Rounds:
         self._next, self._begun = 0, False
 
     def add(self, steps: Steps) -> int:
-        """Begin such steps, up to their first sum; the number by which `result` knows them."""
+        """Begin such steps, up to their first sum; returns their number, which `result` takes."""
         self.waiting[self._next] = steps, next(steps)
         self._next += 1
         return self._next - 1
@@ -84,14 +84,14 @@ class Rounds:
             self._round()
 
     def result(self, number: int) -> Any:
-        """What such steps return, after the rounds that are left."""
+        """The results of such steps, after the remaining rounds."""
         while self.waiting:
             self._round()
         self._begun = False
         return self._results.pop(number)
 
     def clear(self) -> None:
-        """Forget all steps."""
+        """Drop all steps."""
         self.__init__()  # type: ignore[misc]
 
     def _round(self) -> None:

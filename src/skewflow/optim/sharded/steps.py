@@ -78,7 +78,7 @@ def steps_of(now: Now, skips: bool) -> Steps:
 
 
 def _by_blocks(now: Now) -> Steps:
-    """Phase one of a step by blocks: the sums; what it returns turns the rows."""
+    """Form the sums of a block step; returns a function that turns the rows."""
     weight, size = now.weight, now.choice.size
     assert isinstance(size, int)
     place, (n, d, _) = weight.placement, now.X.shape
@@ -122,7 +122,7 @@ def _exactly(now: Now) -> Steps:
     norm, *sums = others
     tangent = None if new is None else tangent_part(X, new, S_new)
     squares, moments = _moments(now, sums)
-    if moments is not None:  # the generator, which single planes are divided in, is not formed
+    if moments is not None:  # the generator is not formed, so single planes cannot be divided
         c = moments.mean(-1).sqrt().to(X.dtype)
         D, S, norm = D / c[:, None, None], S / c[:, None, None], norm / c
     take: Callable[..., Any] = polar_step if retraction == "polar" else thin_step
@@ -158,7 +158,7 @@ def _row_squares(now: Now) -> Sum:
 
 
 def _moments(now: Now, sums: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
-    """The second moments moved on, and what the planes of the matrices here are divided by."""
+    """The new second moments, and the divisors of the planes of the matrices here."""
     if now.squares is None:
         return None, None
     squares, first = now.squares.clone(), now.weight.placement.first

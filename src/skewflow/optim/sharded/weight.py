@@ -17,7 +17,7 @@ from .rounds import run
 
 @dataclass(eq=False)
 class ShardedWeight(Weight):
-    """A parameter of which each process has a part; its view is that of the whole.
+    """A parameter of which each process has a part; its view is that of the whole weight.
 
     Args:
         placement: How it lies on the processes.
@@ -33,7 +33,7 @@ class ShardedWeight(Weight):
         """The weight of a DTensor; nothing is sent.
 
         Raises:
-            TypeError: If it is no weight that can be stepped in parts.
+            TypeError: If it cannot be stepped in parts.
         """
         if any(placement.is_partial() for placement in p.placements):
             raise TypeError(
@@ -63,7 +63,7 @@ class ShardedWeight(Weight):
     def local(self, tensor: Tensor) -> Tensor:
         """The part of the weight, its gradient or its momentum on this process, as matrices.
 
-        A gradient that lies otherwise is brought to the placement of the weight.
+        A gradient with another placement is brought to that of the weight.
         """
         assert isinstance(tensor, DTensor) and isinstance(self.p, DTensor)
         if tensor.placements != self.p.placements:
@@ -87,7 +87,7 @@ class ShardedWeight(Weight):
         return X, M[0] if M else None, G
 
     def own(self, key: str, value: Tensor) -> Tensor:
-        """A saved tensor as the state of this weight has it: momentum lies as the weight does."""
+        """A saved tensor in the form of this weight's state: momentum is placed as the weight."""
         p = self.p
         assert isinstance(p, DTensor)
         if key != "momentum_buffer":
@@ -103,7 +103,7 @@ class ShardedWeight(Weight):
                 state[key] = state[key].to(self.p.device, self.p.dtype)
 
     def check_shape(self) -> None:
-        """The parameter still has the shape and the placement it was admitted with."""
+        """Check that the parameter still has the shape and the placement it was admitted with."""
         assert isinstance(self.p, DTensor)
         here = tuple(self.p.to_local().shape)
         if tuple(self.p.shape) != self.view.shape or here != self.placement.view.shape:
@@ -114,7 +114,7 @@ class ShardedWeight(Weight):
             )
 
     def check(self) -> None:
-        """The parameter is large enough, finite and on the manifold; all processes call this.
+        """Check that the parameter is large enough, finite and orthogonal; all processes call this.
 
         Raises:
             BlockSizeError: If there is nothing to rotate.
@@ -141,7 +141,7 @@ class ShardedWeight(Weight):
         return found
 
     def nearest(self) -> Tensor | None:
-        """Bring what somebody else wrote to the nearest orthogonal weight, in place; None."""
+        """Project what other code wrote to the nearest orthogonal weight, in place."""
         error = self.error()
         if not error <= 10 * ROUNDING:
             raise NotOnManifoldError(
