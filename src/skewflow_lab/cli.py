@@ -25,9 +25,11 @@ def main() -> None:
 
     from skewflow.errors import SkewflowError
 
+    from .bench.conv_norms import conv_norms
     from .bench.edge_completion import edge_completion
     from .bench.factored import factored
     from .bench.givens_layer import givens_layer
+    from .bench.givens_policy import givens_policy
     from .bench.learning_rate.experiment import LearningRate
     from .bench.online_pca import online_pca
     from .bench.processes import processes
@@ -51,7 +53,9 @@ def main() -> None:
     bench.command(name="training")(training.main)
     for command in (edge_completion, factored, online_pca, processes, recurrence, rollouts):
         bench.command(name=command.__name__.replace("_", "-"))(command)
+    bench.command(name="conv-norms")(conv_norms)
     bench.command(name="givens-layer")(givens_layer)
+    bench.command(name="givens-policy")(givens_policy)
     bench.command(name="second-moment")(second_moment)
     bench.command(name="two-commits")(two_commits)
     bench.command(name="which-end")(which_end)

@@ -20,7 +20,7 @@ Device = Literal["cpu", "cuda"]
 DEVICE: Device = "cuda" if torch.cuda.is_available() else "cpu"
 """Where a benchmark runs unless its command says otherwise."""
 
-PEERS = ("geoopt", "geotorch", "pogo")
+PEERS = ("geoopt", "geotorch", "pogo", "orthogonium")
 ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
 
 
