@@ -108,7 +108,7 @@ def test_the_loops_equal_the_reference(shape, update, columns, angle, generator)
     X, G, *rest = (A.mT.contiguous().mT if columns else A for A in tensors)
     M = rest[0] if rest else None
     X_new, M_new = step_by_angle(X, G, M, torch.tensor(4), update, s)
-    stepper(X.device, s, by_angle=True)(X, G, M, 4, update)
+    stepper(X.device, s, update)(X, G, M, 4, update)
     assert_close("X", X_new, X, factor=10)
     if M is not None:
         assert_close("M", M_new, M, factor=10)
@@ -119,7 +119,7 @@ def test_the_loops_equal_the_reference(shape, update, columns, angle, generator)
 def test_a_gradient_of_zero_moves_nothing(s, angle):
     X = torch.eye(8).repeat(1, 1, 1)
     update = replace(PLAIN, angle=angle)
-    stepper(X.device, s, by_angle=True)(X, torch.zeros(1, 8, 8), None, 0, update)
+    stepper(X.device, s, update)(X, torch.zeros(1, 8, 8), None, 0, update)
     assert torch.equal(X[0], torch.eye(8))
 
 

@@ -41,7 +41,7 @@ def plan(operands: "Operands", update: Update, block_size: int) -> "Launches":
     return plan_blocks(operands, update, block_size)
 
 
-def stepper(device: torch.device, block_size: int, *, by_angle: bool) -> Callable[..., None]:
+def stepper(device: torch.device, block_size: int, update: Update) -> Callable[..., None]:
     """The function that steps one parameter in place: compiled on a CPU, the reference elsewhere.
 
     It takes the points, their gradients, the momentum buffer or None, the number of steps done
@@ -50,14 +50,18 @@ def stepper(device: torch.device, block_size: int, *, by_angle: bool) -> Callabl
     Args:
         device: Where the parameter is.
         block_size: s, between 2 and d.
-        by_angle: The learning rate is an angle.
+        update: An update with the switches of those that follow.
     """
     if device.type != "cpu":
         return partial(_step_by_reference_, block_size=block_size)
-    if block_size == 2 and by_angle:
+    if block_size == 2 and update.angle is not None:
         from .turn_by_angle.pairs_cpu import step_pairs_by_angle_
 
         return step_pairs_by_angle_
+    if block_size == 2 and update.num_draws > 1:
+        from .rotate_pairs.draws_cpu import step_draws_
+
+        return step_draws_
     if block_size == 2:
         from .rotate_pairs.cpu import step_pairs_
 
@@ -109,10 +113,10 @@ def rotate_(
     if X.device.type == "cpu" and rows.shape[1] == 2:
         from .rotate_pairs.given_cpu import rotate_given_pairs_
 
-        theta = -update.lr * blocks[0][:, 0, 1].to(torch.float64)
+        theta = -update.lr_of_draw * blocks[0][:, 0, 1].to(torch.float64)
         rotate_given_pairs_(X, M, rows, theta, update.retraction)
         return
-    turned = rotated(beside(X, M), partition, blocks, -update.lr, update.retraction)
+    turned = rotated(beside(X, M), partition, blocks, -update.lr_of_draw, update.retraction)
     X_new, M_new = apart(turned, X.shape[-1])
     X.copy_(X_new)
     if M is not None and M_new is not None:

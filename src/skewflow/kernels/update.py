@@ -37,6 +37,7 @@ class Update:
         eps: Added to its root.
         angle: The angle that `lr` is, the root mean square over the planes or that of each; None
             for the unbiased law, where `lr` multiplies the estimate of the generator.
+        num_draws: Draws at one point, each of which turns by lr / num_draws.
     """
 
     lr: float
@@ -50,6 +51,12 @@ class Update:
     beta2: float | None = None
     eps: float = 0.0
     angle: Literal["rms", "spectral"] | None = None
+    num_draws: int = 1
+
+    @property
+    def lr_of_draw(self) -> float:
+        """The step size of one draw."""
+        return self.lr / self.num_draws
 
     def with_stream(self, stream: int) -> "Update":
         """The same for the matrix with another number."""

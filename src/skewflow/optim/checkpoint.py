@@ -120,7 +120,7 @@ def _groups_of(state_dict: dict[str, Any], options: Mapping[str, Any]) -> list[d
                 f"a state must have the entries 'state' and 'param_groups': {key!r} is missing. "
                 "Nothing was changed; load what `state_dict()` of this optimiser returned."
             )
-    groups = [renewed(group) for group in state_dict["param_groups"]]
+    groups = [renewed(group, options) for group in state_dict["param_groups"]]
     # torch adds an option `differentiable` on unpickling.
     wanted = ("step", *(key for key in options if key != "differentiable"), "params")
     for number, group in enumerate(groups):

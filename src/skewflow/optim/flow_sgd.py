@@ -41,6 +41,11 @@ class FlowSGD(MomentumOptimizer):
             "balanced" has the law of "h_regular", reads only a few entries of $\Omega$ and raises a
             `BalanceError` if they are not of similar size. "h_regular", "optimal" and
             "heavy_matchings" read all of $\Omega$.
+        num_draws: m draws of a matching for each gradient, with ``block_size=2``: the step is a
+            product of m steps of size lr / m, all at the same point. It pays where a gradient costs
+            more than many steps, as in evolution strategies: with "sweep" and m = d - 1 one step
+            turns every plane once. At the same `lr` the step is that of the exact method, on
+            average, and its noise falls with m.
         retraction: How a step turns: "exp", "cayley", or, for dense steps, "polar", the tangent
             step and the nearest point, which turns no plane by more than 69 degrees. "auto" is
             "polar" for the exact steps that `block_size="auto"` chooses, and "exp" for all others.
@@ -91,6 +96,7 @@ class FlowSGD(MomentumOptimizer):
         nesterov: bool = False,
         block_size: int | Literal["dense", "auto"] = "auto",
         sampler: str | Sampler = "sweep",
+        num_draws: int = 1,
         retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,
@@ -106,6 +112,7 @@ class FlowSGD(MomentumOptimizer):
             "nesterov": nesterov,
             "block_size": block_size,
             "sampler": sampler,
+            "num_draws": num_draws,
             "retraction": retraction,
             "maximize": maximize,
             "seed": seed,

@@ -64,9 +64,9 @@ class LargeAngles:
                     self._compare(executor, member, context)
 
     def _compare(self, executor: Executor, member: Member, context: Context) -> None:
-        lr = context.update.lr
+        lr = context.update.lr_of_draw
         if isinstance(executor, SampledBlocks):
-            estimates = [blocks for _, blocks in executor.estimates]
+            estimates = [blocks for *_, blocks in executor.estimates]
         else:
             estimates = list(drawn_blocks(member, context))
         angle = lr * max(largest_angle(blocks, MOST / lr if lr else 1.0) for blocks in estimates)
@@ -76,8 +76,8 @@ class LargeAngles:
         warn(
             f"a step turns a plane of {member.weight.name} by {angle:.3g} radians: blocks of "
             f"{member.choice.size} of its {member.weight.d} rows turn further than exact steps at "
-            f"the same lr. lr={lr / angle:.2g} turns none by more than one radian; the lr of "
-            "AngleSGD is the angle itself, for blocks of any size.",
+            f"the same lr. lr={context.update.lr / angle:.2g} turns none by more than one radian; "
+            "the lr of AngleSGD is the angle itself, for blocks of any size.",
             stacklevel=5,
         )
 
@@ -96,7 +96,7 @@ def largest_angle(blocks: MatrixBlocks, enough: float) -> float:
 
 
 def drawn_blocks(member: Member, context: Context) -> Iterable[MatrixBlocks]:
-    """The estimates of the generators that the kernels will draw, one for each matrix."""
+    """The first estimates of the generators that the kernels will draw, one for each matrix."""
     weight, state, size = member.weight, member.state, member.choice.size
     assert isinstance(size, int)
     update, device = context.update, weight.p.device
@@ -106,7 +106,7 @@ def drawn_blocks(member: Member, context: Context) -> Iterable[MatrixBlocks]:
     if update.beta2 is not None:
         taken = context.clock.taken(state, device)
         moments = row_moments(state["exp_avg_sq"].clone(), G, taken, update)
-    time = torch.tensor(context.clock.time(device), device=device)
+    time = torch.tensor(context.clock.time(device) * update.num_draws, device=device)
     scale = float(1 / edge_probability(weight.d, size))
     for b, (X_b, D_b) in enumerate(zip(X, D, strict=True)):
         partition = drawn_partition(weight.d, size, update, weight.stream + b, time)

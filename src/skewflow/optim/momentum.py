@@ -23,6 +23,7 @@ class MomentumOptimizer(OrthogonalOptimizer):
             maximize=group["maximize"],
             retraction=block_retraction(group),
             independent=group["sampler"] == "uniform",
+            num_draws=group.get("num_draws", 1),
         )
 
     def _prepare(self, group: dict[str, Any], weight: Weight) -> None:

@@ -1,8 +1,9 @@
 """Converts states saved by older versions of the optimisers to today's options."""
 
+from collections.abc import Collection
 from typing import Any
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 """The version of saved states, an entry of their groups. States of version 1 have no such entry; up
 to version 2 the states of samplers are lists."""
 
@@ -10,12 +11,16 @@ NOT_NATURAL = ("momentum", "nesterov", "factor_window")
 """Options of `FlowSGD` that natural steps did not use; `NaturalSGD` takes these steps now."""
 
 
-def renewed(group: dict[str, Any]) -> dict[str, Any]:
+def renewed(group: dict[str, Any], options: Collection[str]) -> dict[str, Any]:
     """A saved group with the options that have the same meaning today.
 
     In version 1 the sampler "uniform" was what "sweep" is now, and groups had no weight decay. Up
     to version 3 `check_every` was `guard_every`, and "exp" stood for "auto" with the block size
-    "auto". Natural steps were an option of `FlowSGD`.
+    "auto". Natural steps were an option of `FlowSGD`. Up to version 4 there was one draw a step.
+
+    Args:
+        group: The saved group.
+        options: The options of the optimiser that loads it.
     """
     version = group.get("state_version", 1)
     group = {**group, "state_version": STATE_VERSION}
@@ -31,4 +36,6 @@ def renewed(group: dict[str, Any]) -> dict[str, Any]:
             group["check_every"] = group.pop("guard_every")
         if group.get("block_size") == "auto" and group.get("retraction") == "exp":
             group["retraction"] = "auto"
+    if version < 5 and "num_draws" in options:
+        group.setdefault("num_draws", 1)
     return group

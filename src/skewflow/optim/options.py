@@ -38,7 +38,7 @@ FUSED_SAMPLERS = ("sweep", "uniform")
 
 OTHERS_OPTIONS = (
     *("amsgrad", "angle", "betas", "dampening", "eps"),
-    *("factor_window", "momentum", "nesterov"),
+    *("factor_window", "momentum", "nesterov", "num_draws"),
 )
 """Options that only some optimisers of torch or of this package have."""
 
@@ -70,6 +70,7 @@ def check_options(group: dict[str, Any]) -> None:
     _refuse_weight_decay(group)
     _check_block_size(group)
     _check_sampler(group)
+    _check_draws(group)
     _check_natural(group)
     size = group["block_size"]
     if group["retraction"] == "polar" and size != "dense":
@@ -167,6 +168,21 @@ def _check_sampler(group: dict[str, Any]) -> None:
         )
     if sampler == "heavy_matchings" and size not in (2, "auto"):
         raise BlockSizeError(f"heavy matchings have block_size=2: got {size!r}.")
+
+
+def _check_draws(group: dict[str, Any]) -> None:
+    """Check that several draws are draws of matchings."""
+    if "num_draws" not in group:
+        return
+    draws = group["num_draws"] = _whole(group["num_draws"], "num_draws")
+    _validate.count(draws, "num_draws")
+    size, sampler = group["block_size"], group["sampler"]
+    drawn = own_block_size(sampler) if isinstance(sampler, Sampler) else size
+    if draws > 1 and drawn != 2:
+        raise BlockSizeError(
+            f"`num_draws` above 1 draws several matchings for one gradient: got num_draws={draws} "
+            f"with blocks of {drawn!r}. Set block_size=2, or leave `num_draws` out."
+        )
 
 
 def _check_natural(group: dict[str, Any]) -> None:

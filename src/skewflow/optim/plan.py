@@ -35,7 +35,7 @@ EXECUTORS = (
 
 SWITCHES = (
     "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "natural",
-    "foreach", "angle",
+    "foreach", "angle", "num_draws",
 )  # fmt: skip
 """Options that a plan is made for; the others are numbers that a step takes."""
 

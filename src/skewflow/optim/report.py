@@ -36,7 +36,8 @@ class Report(dict[str, float]):
     - `polishes`: how often the drift guard has corrected it;
     - `skipped`: steps that left it out, because its gradient was not finite;
 
-    and for a weight with a usable dense gradient, facts about its next step:
+    and for a weight with a usable dense gradient, facts about its next step, or of several draws
+    about one:
 
     - `largest_angle`: the largest angle, in radians, by which it turns a plane;
     - `variance_ratio`: $E\|\hat\Omega\|_F^2 / \|\Omega\|_F^2$ of the estimate, its noise (Sec. 5):
@@ -118,7 +119,8 @@ def next_step(member: Member, context: Context, draws: Draws | None) -> dict[str
             continue
         W = EdgeWeights(X_b, D_b)
         if draws is None:
-            t = _fused_draw(weight.d, size, update, weight.stream + b, context.clock.time(device))
+            time = context.clock.time(device) * update.num_draws
+            t = _fused_draw(weight.d, size, update, weight.stream + b, time)
             ratio = float(1 / edge_probability(weight.d, size))
         else:
             drawn = [draws(b, W) for _ in range(NUM_DRAWS)]
@@ -126,15 +128,15 @@ def next_step(member: Member, context: Context, draws: Draws | None) -> dict[str
             ratio, rate = max(ratio, found[0]), min(rate, found[1])
         angle = max(angle, _block_angle(t, W, w_b, update, X.shape[-1]))
     return {
-        "largest_angle": _turned(update.lr * angle, update.retraction),
+        "largest_angle": _turned(update.lr_of_draw * angle, update.retraction),
         "variance_ratio": ratio,
         "acceptance_rate": rate,
     }
 
 
-def _fused_draw(d: int, block_size: int, update: Update, stream: int, step: int) -> Tournament:
-    """The subtournament that the fused step number `step` turns."""
-    time, seed = torch.tensor(step), update.seed
+def _fused_draw(d: int, block_size: int, update: Update, stream: int, draw: int) -> Tournament:
+    """The subtournament that the fused draw number `draw` turns."""
+    time, seed = torch.tensor(draw), update.seed
     if block_size == 2:
         pairs, unpaired = matching_at(d, seed, stream, time, independent=update.independent)
         partition = Partition.of([*pairs.tolist(), *[[i] for i in unpaired.tolist()]])

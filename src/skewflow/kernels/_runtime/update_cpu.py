@@ -49,7 +49,7 @@ def loop_numbers(
     as_real = np.float32 if dtype == torch.float32 else np.float64
     sigma = -1.0 if update.maximize else 1.0
     a, b = (sigma, update.momentum) if update.nesterov else (0.0, 1.0)
-    lr = update.lr  # of the law without a weight
+    lr = update.lr_of_draw  # of the law without a weight
     if update.angle is None:
         lr /= float(edge_probability(d, block_size))
     return LoopNumbers(

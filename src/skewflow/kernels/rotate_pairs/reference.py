@@ -59,7 +59,8 @@ def step_pairs(
     Every matrix draws its own uniform matching (`matching_at`); the rows (i, j) of a pair turn by
     $\theta = -lr \cdot c\,(D_i \cdot X_j - X_i \cdot D_j)$ with the direction D and the weight
     $c = 1/P(e)$: d - 1 for even d, d for odd. The momentum turns with its rows. An unpaired row is
-    not rotated, but its momentum is updated.
+    not rotated, but its momentum is updated. With `num_draws` = m the step is a product of m such
+    rotations by $\theta/m$, of m matchings at the same point.
 
     Args:
         X: Points, n matrices with orthonormal columns.
@@ -79,12 +80,16 @@ def step_pairs(
     rotated = []
     for b, (X_b, D_b, XM_b) in enumerate(zip(X, D, beside(X, M), strict=True)):
         stream, independent = update.stream + b, update.independent
-        pairs, _ = matching_at(d, update.seed, stream, step, independent=independent)
-        i, j = pairs.unbind(-1)
-        omega = (D_b[i] * X_b[j] - X_b[i] * D_b[j]).sum(-1)
-        if moments is not None:
-            omega = omega / ((moments[b, i] + moments[b, j]) / 2).sqrt().to(omega)
-        rotated.append(rotate_pairs(XM_b, pairs, -update.lr * scale * omega, update.retraction))
+        for draw in range(update.num_draws):
+            time = step * update.num_draws + draw
+            pairs, _ = matching_at(d, update.seed, stream, time, independent=independent)
+            i, j = pairs.unbind(-1)
+            omega = (D_b[i] * X_b[j] - X_b[i] * D_b[j]).sum(-1)
+            if moments is not None:
+                omega = omega / ((moments[b, i] + moments[b, j]) / 2).sqrt().to(omega)
+            theta = -update.lr_of_draw * scale * omega
+            XM_b = rotate_pairs(XM_b, pairs, theta, update.retraction)
+        rotated.append(XM_b)
     return apart(torch.stack(rotated), k)
 
 

@@ -31,8 +31,7 @@ class Blocks(Executor):
             settings.update.with_stream(member.weight.stream),
         )
         self._is_usable = is_usable
-        by_angle = settings.update.angle is not None
-        self._step = stepper(self._device, self._size, by_angle=by_angle)
+        self._step = stepper(self._device, self._size, settings.update)
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:

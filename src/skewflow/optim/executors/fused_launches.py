@@ -58,7 +58,7 @@ class FusedLaunches(Executor):
         drawn_here = size == "dense" or is_fused(settings.options["sampler"])
         if device.type != "cuda" or gradient is None or not drawn_here:
             return None
-        if update.angle is not None:
+        if update.angle is not None or update.num_draws > 1:
             return None
         points = weight.points(state)
         tensors = [points]

@@ -22,8 +22,8 @@ from ..initial_state import begin_samplers
 from ..options import is_fused
 from .executor import Context, Draws, Executor, Member, Settings
 
-Estimate = tuple[Partition, MatrixBlocks]
-"""Blocks of rows, and the estimate of the generator inside of them."""
+Estimate = tuple[int, Partition, MatrixBlocks]
+"""The number of a matrix, blocks of its rows, and the estimate of its generator inside them."""
 
 
 class SampledBlocks(Executor):
@@ -39,7 +39,7 @@ class SampledBlocks(Executor):
         self._weight, self._state, self._index = member.weight, member.state, member.index
         begin_samplers(self._state, settings.options, member.weight, member.choice.size)
         self.estimates: list[Estimate] = []
-        """The rotations of the next step, once it is prepared: for each matrix blocks of rows."""
+        """The rotations of the next step, once it is prepared: for each matrix every draw."""
         self._squares: Tensor | None = None
         self._undo: list[Callable[[], object]] = []
 
@@ -90,7 +90,7 @@ class SampledBlocks(Executor):
         _, new = direction(G.to(X.dtype), M, update)
         if M is not None and new is not None:
             M.copy_(new)
-        for b, (partition, blocks) in enumerate(self.estimates):
+        for b, partition, blocks in self.estimates:
             rotate_(X[b], None if M is None else M[b], partition, blocks, update)
         if self._squares is not None:
             state["exp_avg_sq"].copy_(self._squares)
@@ -113,16 +113,17 @@ def draw(
     generator: torch.Generator,
     moments: Float[Tensor, "n d"] | None = None,
 ) -> list[Estimate]:
-    """The estimate of each matrix for a step; second moments of the rows divide its planes."""
+    """The estimates of each matrix for a step; second moments of the rows divide its planes."""
     D, _ = direction(G.to(X.dtype), M, update)
     estimates = []
     for b, (X_b, D_b, sampler) in enumerate(zip(X, D, samplers, strict=True)):
         W = EdgeWeights(X_b, D_b)
-        t = sampler.sample(W, generator=generator)
-        blocks = t.blocks(W)
-        if moments is not None:
-            blocks = divide_blocks(blocks, t.partition, moments[b])
-        if update.angle is not None:
-            blocks = blocks_by_angle(blocks, X.shape[-1], update.angle)
-        estimates.append((t.partition, blocks))
+        for _ in range(update.num_draws):
+            t = sampler.sample(W, generator=generator)
+            blocks = t.blocks(W)
+            if moments is not None:
+                blocks = divide_blocks(blocks, t.partition, moments[b])
+            if update.angle is not None:
+                blocks = blocks_by_angle(blocks, X.shape[-1], update.angle)
+            estimates.append((b, t.partition, blocks))
     return estimates

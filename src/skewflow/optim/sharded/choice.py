@@ -38,6 +38,11 @@ def sharded_choice(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice:
             f"{weight.name} is sharded, and its blocks must be drawn without the generator: got "
             f'sampler={group["sampler"]!r}. Use "sweep" or "uniform".'
         )
+    if group.get("num_draws", 1) > 1:
+        raise ValueError(
+            f"{weight.name} is sharded, and sharded steps have one draw: got "
+            f"num_draws={group['num_draws']}. Leave `num_draws` out, or take larger blocks."
+        )
     if split == "columns":
         return _blocks(weight, group)
     retraction = exact_retraction(group, weight.p.device)
