@@ -4,13 +4,15 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim import AngleSGD, FlowAdam, FlowSGD
 
 OPTIMIZERS = {
     "sgd": (FlowSGD, {}),
     "momentum": (FlowSGD, {"momentum": 0.9}),
     "nesterov": (FlowSGD, {"momentum": 0.9, "nesterov": True}),
     "adam": (FlowAdam, {}),
+    "angle": (AngleSGD, {}),
+    "rms angle": (AngleSGD, {"angle": "rms", "nesterov": True}),
 }
 
 

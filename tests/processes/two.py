@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,15 +23,18 @@ from processes.traffic import traffic
 
 def checks(folder):
     """Every check by its name."""
-    kinds = [(kind, torch.float64) for kind in OPTIMIZERS if kind != "nesterov"]
+    some = ("nesterov", "rms angle")
+    kinds = [(kind, torch.float64) for kind in OPTIMIZERS if kind not in some]
     kinds.append(("momentum", torch.float32))
-    more = [("nesterov", torch.float64), ("sgd", torch.float32), ("adam", torch.float32)]
+    more = [(kind, torch.float64) for kind in some]
+    more += [("sgd", torch.float32), ("adam", torch.float32)]
     cases = [(name, *kind) for name in weights.PLACED for kind in kinds]
     cases += [(name, *kind) for name in ("tall s=2", "tall s=8", "tall exact") for kind in more]
     named = {
         f"{name}, {kind}, {t}": partial(weights.equal, name, kind, t) for name, kind, t in cases
     }
     several = [weights.rows_of_a_square, weights.replicated, weights.beside_others, traffic]
+    several += [weights.gathered, weights.large_angles]
     several += [weights.wrong_layouts, weights.gradients_that_are_not_finite, weights.guard]
     several += [weights.orthogonality, weights.agreement, weights.reports]
     several += [models.fully_sharded, models.hybrid, models.tensor_parallel]
@@ -42,6 +46,7 @@ def checks(folder):
 
 def main(rank, folder):
     torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", "a step turns a plane")
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2,
         timeout=timedelta(seconds=120),

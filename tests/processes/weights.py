@@ -1,5 +1,8 @@
 """Single sharded weights; the oracle is the optimiser on the assembled weight."""
 
+import warnings
+from functools import partial
+
 import torch
 from torch import distributed as dist
 from torch import nn
@@ -120,12 +123,42 @@ def beside_others():
     assert torch.equal(results[0][2], V)
 
 
+GATHERED = {  # shape, sharded dimension, and options that need the whole matrix
+    "blocks of split rows": ((24, 10), 0, {"block_size": 4}),
+    "exact with split columns": ((24, 10), 1, {"block_size": "dense"}),
+    "cayley with split rows": ((9, 4), 0, {"block_size": "dense", "retraction": "cayley"}),
+    "a sampler": ((13, 7), 1, {"block_size": 2, "sampler": "relabelled_round_robin"}),
+    "an empty part": ((12, 1), 1, {"block_size": "dense"}),
+}
+
+
+def gathered():
+    """Steps that no placement makes cheap, by whole matrices, if the user asks for them."""
+    mesh, errors = mesh_of(2), {}
+    for name, (shape, dim, options) in GATHERED.items():
+        for kind in ("momentum", "adam", "angle"):
+            (W, generator), (cls, more) = start(shape), OPTIMIZERS[kind]
+            p, q = nn.Parameter(distribute_tensor(W, mesh, [Shard(dim)])), nn.Parameter(W.clone())
+            both = [cls([("w", w)], lr=0.01, gather=w is p, **more, **options) for w in (p, q)]
+            place = partial(distribute_tensor, device_mesh=mesh, placements=[Shard(dim)])
+            stepped(both, (p, q), shape, 6, generator, W.dtype, place)
+            error = float((p.detach().full_tensor() - q.detach()).abs().max())
+            assert error <= 1e-12, (name, kind, error)
+            assert float((q.detach() - W).abs().max()) > 1e-3
+            errors[f"{name} {kind}"] = error
+            reports = [optimizer.report() for optimizer in both]
+            assert "the whole matrix is gathered" in reports[0].reasons["w"]
+            assert reports[0].keys() == reports[1].keys()
+            assert all(abs(value - reports[1][key]) < 1e-10 for key, value in reports[0].items())
+    return errors
+
+
 def wrong_layouts():
     mesh, (W, _) = mesh_of(2), start((12, 6))
     S, _ = start((6, 6))
     line = r"shard_placement_fn=skewflow.distributed.shard_placement(model"
     for weight, dim, options, words in [
-        (W, 0, {"block_size": 4}, ["splits rows", line]),
+        (W, 0, {"block_size": 4}, ["splits rows", line, "gather=True"]),
         (W, 1, {"block_size": "dense"}, ["splits columns", line + ', steps="exact"))']),
         (S, 0, {"block_size": "dense"}, ["splits columns"]),
         (W, 0, {"block_size": "dense", "retraction": "cayley"}, ["Cayley"]),
@@ -143,11 +176,12 @@ def gradients_that_are_not_finite():
     """On one process only: all refuse, and nothing moves, or all leave the weight out."""
     W, generator = start((12, 6))
     mesh = mesh_of(2)
-    for dim, size in ((1, 3), (0, "dense")):
+    for dim, size in ((1, 3), (0, "dense"), (0, 3)):
         p = nn.Parameter(distribute_tensor(W.clone(), mesh, [Shard(dim)]))
         q = nn.Parameter(W.clone())
         for handling in ("raise", "skip"):
-            optimizer = FlowAdam([("p", p), ("q", q)], lr=0.1, block_size=size, nonfinite=handling)
+            options = {"block_size": size, "nonfinite": handling, "gather": True}
+            optimizer = FlowAdam([("p", p), ("q", q)], lr=0.1, **options)
             G = torch.randn(12, 6, generator=generator, dtype=torch.float64)
             q.grad = G.clone()
             p.grad = distribute_tensor(G, mesh, [Shard(dim)])
@@ -233,3 +267,21 @@ def reports():
     assert all(abs(a[key] - b[key]) < 1e-12 for key in a), (a, b)
     assert "as its columns are split" in str(both[0].report())
     both[0].step()
+
+
+def large_angles():
+    """A step of blocks that turns too far warns once, in every process."""
+    W, generator = start((24, 10))
+    G, mesh = torch.randn(24, 10, generator=generator, dtype=torch.float64), mesh_of(2)
+    found = []
+    for dim, lr in ((1, 1.0), (0, 1.0), (1, 1e-3)):
+        p = nn.Parameter(distribute_tensor(W, mesh, [Shard(dim)]))
+        p.grad = distribute_tensor(G, mesh, [Shard(dim)])
+        optimizer = FlowSGD([("p", p)], lr=lr, block_size=2, gather=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(4):
+                optimizer.step()
+        found.append([str(each.message) for each in caught])
+    assert [len(messages) for messages in found] == [1, 1, 0], found
+    assert found[0] == found[1] and "a plane of p by" in found[0][0], found

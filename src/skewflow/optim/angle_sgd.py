@@ -51,6 +51,7 @@ class AngleSGD(MomentumOptimizer):
         check_every: As in `FlowSGD`.
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False takes exact steps once for each parameter.
+        gather: Gather sharded weights where needed, as in `FlowSGD`.
         factor_window: Steps that the momentum of factors remembers, as in `FlowSGD`.
         weight_decay: Must be 0, as in `FlowSGD`.
 
@@ -89,6 +90,7 @@ class AngleSGD(MomentumOptimizer):
         check_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
+        gather: bool = False,
         factor_window: int = 4,
         weight_decay: float = 0.0,
     ) -> None:
@@ -105,6 +107,7 @@ class AngleSGD(MomentumOptimizer):
             "check_every": check_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
+            "gather": gather,
             "factor_window": factor_window,
             "weight_decay": weight_decay,
         }

@@ -35,11 +35,13 @@ class Choice:
         size: Rows of a block, or "dense" for exact steps.
         retraction: How an exact step is taken; blocks are turned as the group's options say.
         why: A clause that follows the size in a report.
+        gathered: The step needs the whole matrices of a sharded weight.
     """
 
     size: int | str
     retraction: Retraction
     why: str
+    gathered: bool = False
 
 
 def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
@@ -48,6 +50,11 @@ def choice_for(weight: Weight, group: Mapping[str, Any]) -> Choice:
         from .sharded.choice import sharded_choice  # torch's DTensor, on use
 
         return sharded_choice(weight, group)  # type: ignore[arg-type]
+    return whole_choice(weight, group)
+
+
+def whole_choice(weight: Weight, group: Mapping[str, Any]) -> Choice:
+    """The step of a weight whose matrices are whole."""
     size, sampler, d = group["block_size"], group["sampler"], weight.d
     why = "the size of its group"
     if isinstance(sampler, Sampler):

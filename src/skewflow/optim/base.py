@@ -166,11 +166,11 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         try:
             for executor, context in work:
                 executor.prepare(context)
+            if self._shared.rounds.waiting:  # on sums after which every process can refuse
+                self._shared.rounds.begin()
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
             if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then at intervals
                 self._angles.check(work)
-            if self._shared.rounds.waiting:  # on sums after which every process can refuse
-                self._shared.rounds.begin()
         except BaseException:
             for executor, _ in work:
                 executor.undo()

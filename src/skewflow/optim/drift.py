@@ -57,15 +57,26 @@ class Drift:
         tolerance: Mapping[torch.dtype, float] = TOLERANCE,
     ) -> None:
         """Check weights of one shape; on CUDA first act on the result of the check before."""
+        if members[0].weight.p.device.type != "cuda":
+            self.check_now(members, seed, tolerance)
+            return
         Xs = [member.weight.matrices(member.state)[0] for member in members]
         streams = [member.weight.stream for member in members]
-        if Xs[0].device.type == "cuda":
-            drifts = [self._arrived(member) for member in members]
-            _polish(members, Xs, drifts, tolerance)
-            self._send(members, residuals(Xs, seed, streams, self.checks))
-        else:
-            drifts = residuals(Xs, seed, streams, self.checks).tolist()
-            _polish(members, Xs, drifts, tolerance)
+        _polish(members, Xs, [self._arrived(member) for member in members], tolerance)
+        self._send(members, residuals(Xs, seed, streams, self.checks))
+
+    @torch.no_grad()
+    def check_now(
+        self,
+        members: Sequence["Member"],
+        seed: int,
+        tolerance: Mapping[torch.dtype, float] = TOLERANCE,
+    ) -> None:
+        """Check weights of one shape, and wait for the result."""
+        Xs = [member.weight.matrices(member.state)[0] for member in members]
+        streams = [member.weight.stream for member in members]
+        drifts = residuals(Xs, seed, streams, self.checks).tolist()
+        _polish(members, Xs, drifts, tolerance)
 
     def settle(self) -> None:
         """Write pending results into the states."""

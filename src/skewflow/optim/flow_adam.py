@@ -43,6 +43,7 @@ class FlowAdam(OrthogonalOptimizer):
         check_every: As in `FlowSGD`.
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False launches the CUDA kernels once for each parameter.
+        gather: Gather sharded weights where needed, as in `FlowSGD`.
         weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
@@ -75,6 +76,7 @@ class FlowAdam(OrthogonalOptimizer):
         check_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
+        gather: bool = False,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -89,6 +91,7 @@ class FlowAdam(OrthogonalOptimizer):
             "check_every": check_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
+            "gather": gather,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)

@@ -60,6 +60,8 @@ class FlowSGD(MomentumOptimizer):
             gradient once more, before the step.
         foreach: False launches the CUDA kernels, and takes exact steps, once for each parameter
             instead of once for all of one shape.
+        gather: Gather the whole matrices of a sharded weight for a step that its placement does
+            not allow in parts; without it such a step raises.
         factor_window: Steps w that the momentum of factors remembers, see `step`. The direction is
             $A_tB_t^\top + \sum_{0<s<w} \mu^s T_{t-s}$ with the exact tangent part T of an old
             gradient at the point where it was measured, and reaches $1 - \mu^w$ of its length. T
@@ -103,6 +105,7 @@ class FlowSGD(MomentumOptimizer):
         check_every: int = 256,
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
+        gather: bool = False,
         factor_window: int = 4,
         weight_decay: float = 0.0,
     ) -> None:
@@ -119,6 +122,7 @@ class FlowSGD(MomentumOptimizer):
             "check_every": check_every,
             "nonfinite": nonfinite,
             "foreach": foreach,
+            "gather": gather,
             "factor_window": factor_window,
             "weight_decay": weight_decay,
         }

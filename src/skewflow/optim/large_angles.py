@@ -16,8 +16,9 @@ from ..kernels.update import direction
 from ..tournaments.edge_weights import EdgeWeights
 from ..tournaments.partitions import edge_probability
 from .executors.executor import Context, Executor, Member
+from .executors.gathered import Gathered
 from .executors.sampled_blocks import SampledBlocks
-from .weight import Weight
+from .executors.sharded import Sharded
 
 MOST = 1.0
 """Largest angle, in radians, without a warning. The generator is a first-order model: it says
@@ -48,31 +49,37 @@ class LargeAngles:
     """
 
     def __init__(self) -> None:
-        self._told: set[Weight] = set()
+        self._told: set[int] = set()
+        """The streams of the weights that a warning has named."""
 
     def check(self, work: Iterable[tuple[Executor, Context]]) -> None:
         """Warn of weights that the prepared step will turn too far."""
         if _Process.forked:
             return
-        for executor, context in work:
+        for outer, given in work:
+            whole = outer.whole if isinstance(outer, Gathered) else None
+            executor, context = (outer, given) if whole is None else whole
             for member in executor.members:
-                weight, size = member.weight, member.choice.size
-                if weight.is_sharded:  # no process has the products of its rows
-                    continue
-                unbiased = context.update.angle is None and isinstance(size, int)
-                if unbiased and weight not in self._told and member not in executor.left_out:
+                unbiased = context.update.angle is None and isinstance(member.choice.size, int)
+                left_out = member in executor.left_out
+                if unbiased and member.weight.stream not in self._told and not left_out:
                     self._compare(executor, member, context)
 
     def _compare(self, executor: Executor, member: Member, context: Context) -> None:
         lr = context.update.lr_of_draw
         if isinstance(executor, SampledBlocks):
             estimates = [blocks for *_, blocks in executor.estimates]
+        elif isinstance(executor, Sharded):
+            assert isinstance(member.choice.size, int)
+            scale = float(1 / edge_probability(member.weight.d, member.choice.size))
+            estimates = [tuple(scale * b for b in blocks) for blocks in executor.blocks(member)]
         else:
             estimates = list(drawn_blocks(member, context))
-        angle = lr * max(largest_angle(blocks, MOST / lr if lr else 1.0) for blocks in estimates)
+        enough = MOST / lr if lr else 1.0
+        angle = lr * max((largest_angle(blocks, enough) for blocks in estimates), default=0.0)
         if not MOST < angle < float("inf"):
             return
-        self._told.add(member.weight)
+        self._told.add(member.weight.stream)
         warn(
             f"a step turns a plane of {member.weight.name} by {angle:.3g} radians: blocks of "
             f"{member.choice.size} of its {member.weight.d} rows turn further than exact steps at "

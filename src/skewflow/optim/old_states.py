@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 """The version of saved states, an entry of their groups. States of version 1 have no such entry; up
-to version 2 the states of samplers are lists."""
+to version 2 the states of samplers are lists; up to version 5 groups have no `gather`."""
 
 NOT_NATURAL = ("momentum", "nesterov", "factor_window")
 """Options of `FlowSGD` that natural steps did not use; `NaturalSGD` takes these steps now."""
@@ -38,4 +38,6 @@ def renewed(group: dict[str, Any], options: Collection[str]) -> dict[str, Any]:
             group["retraction"] = "auto"
     if version < 5 and "num_draws" in options:
         group.setdefault("num_draws", 1)
+    if version < 6 and "gather" in options:
+        group.setdefault("gather", False)
     return group

@@ -38,7 +38,7 @@ FUSED_SAMPLERS = ("sweep", "uniform")
 
 OTHERS_OPTIONS = (
     *("amsgrad", "angle", "betas", "dampening", "eps"),
-    *("factor_window", "momentum", "nesterov", "num_draws"),
+    *("factor_window", "gather", "momentum", "nesterov", "num_draws"),
 )
 """Options that only some optimisers of torch or of this package have."""
 
@@ -54,7 +54,7 @@ def check_options(group: dict[str, Any]) -> None:
     Whole numbers of other types, such as numpy's, become Python's.
     """
     _check_lr(group["lr"])
-    for name in ("maximize", "nesterov"):
+    for name in ("maximize", "nesterov", "gather"):
         if not isinstance(group.get(name, False), bool):
             raise TypeError(f"`{name}` must be True or False: got {group[name]!r}.")
     if group["foreach"] not in (None, True, False):

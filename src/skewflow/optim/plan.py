@@ -13,6 +13,7 @@ from .executors.blocks import Blocks
 from .executors.dense_batch import DenseBatch
 from .executors.executor import Executor, Member, Settings, Shared
 from .executors.fused_launches import FusedLaunches
+from .executors.gathered import Gathered
 from .executors.low_rank import LowRank
 from .executors.low_rank_momentum import LowRankMomentum
 from .executors.natural import Natural
@@ -22,6 +23,7 @@ from .gradient import Factors, Gradient, layout_of
 from .weight import Weight
 
 EXECUTORS = (
+    Gathered,
     Sharded,
     Natural,
     LowRankMomentum,
@@ -35,7 +37,7 @@ EXECUTORS = (
 
 SWITCHES = (
     "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "natural",
-    "foreach", "angle", "num_draws",
+    "foreach", "angle", "num_draws", "gather",
 )  # fmt: skip
 """Options that a plan is made for; the others are numbers that a step takes."""
 
@@ -76,7 +78,7 @@ class Plan:
                 state["skipped"] = torch.zeros((), dtype=torch.int64, device=p.device)
             layout = layout_of(gradient, weight)
             self.members.append(Member(index, weight, state, choice_for(weight, group), layout))
-        self.executors = _executors(self.members, Settings(self.options, update, shared))
+        self.executors = executors_of(self.members, Settings(self.options, update, shared))
         self._params = [id(p) for p in params]
         self._places = [*map(_place, params, gradients)]
         self._states = [(member.weight.p, member.state) for member in self.members]
@@ -124,7 +126,7 @@ class Plan:
             yield from executor.stacks()
 
 
-def _executors(members: Sequence[Member], settings: Settings) -> list[Executor]:
+def executors_of(members: Sequence[Member], settings: Settings) -> list[Executor]:
     """An executor for all members of equal key."""
     alike: dict[Any, list[Member]] = defaultdict(list)
     for member in members:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -98,10 +99,15 @@ class SampledBlocks(Executor):
         self.estimates, self._undo = [], []
 
     def draws(self) -> Draws:
-        """Draws of the next steps, made by copies of the samplers."""
-        samplers = deepcopy(self._state["samplers"])
-        generator = self._state["generator"].clone_state()
-        return lambda b, W: samplers[b].sample(W, generator=generator)
+        """Draws of the next steps."""
+        return draws_of(self._state)
+
+
+def draws_of(state: dict[str, Any]) -> Draws:
+    """Draws of the next steps of a weight, made by copies of its samplers."""
+    samplers = deepcopy(state["samplers"])
+    generator = state["generator"].clone_state()
+    return lambda b, W: samplers[b].sample(W, generator=generator)
 
 
 def draw(

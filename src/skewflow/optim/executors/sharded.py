@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
+from ..._typing import MatrixBlocks
 from ..drift import LARGEST_DRIFT, TOLERANCE
 from ..sharded.guard import polish, residual
 from ..sharded.rounds import run
-from ..sharded.steps import Now, steps_of
+from ..sharded.steps import Now, Ready, steps_of
 from .executor import Context, Executor, Member, Settings
 
 if TYPE_CHECKING:  # torch's DTensor takes a second to import
@@ -26,15 +27,12 @@ class Sharded(Executor):
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
         """One executor for the group."""
-        return True if member.weight.is_sharded else None
+        return True if member.weight.is_sharded and not member.choice.gathered else None
 
     def prepare(self, context: Context) -> None:
         """Compute the parts of the first sums; nothing is sent yet."""
         if context.capturing:
-            raise RuntimeError(
-                "steps of sharded weights cannot be captured in a CUDA graph: the host waits for "
-                "the sums over processes. Step outside of the graph."
-            )
+            raise not_captured()
         self._numbers = [
             self._rounds.add(steps_of(self._now(member, context), self.skips))
             for member in self.members
@@ -47,14 +45,19 @@ class Sharded(Executor):
     def step(self, context: Context) -> None:
         """Take the steps, and check the drift at intervals."""
         for member, number in zip(self.members, self._numbers, strict=True):
-            write = self._rounds.result(number)
-            if write is None:
+            ready: Ready | None = self._rounds.result(number)
+            if ready is None:
                 member.state["skipped"] += 1
             else:
-                write()
+                ready.write()
         every = context.options["check_every"]
         if every and not context.drift.checks % every:
             self._check(context.drift.checks)
+
+    def blocks(self, member: Member) -> Sequence[MatrixBlocks]:
+        """The generators inside of the blocks of a prepared step, once the first sums are there."""
+        ready: Ready | None = self._rounds.found(self._numbers[self.members.index(member)])
+        return () if ready is None else ready.blocks
 
     def stacks(self) -> Iterator[list[Member]]:
         """No member: this executor checks the drift itself."""
@@ -84,6 +87,14 @@ class Sharded(Executor):
                 due.append(_sharded(member))
             member.state["polishes"] = member.state.get("polishes", 0) + 1
         run([polish(weight) for weight in due])
+
+
+def not_captured() -> RuntimeError:
+    """The error for a step of sharded weights inside a CUDA graph."""
+    return RuntimeError(
+        "steps of sharded weights cannot be captured in a CUDA graph: the host waits for other "
+        "processes. Step outside of the graph."
+    )
 
 
 def _sharded(member: Member) -> "ShardedWeight":

@@ -16,6 +16,7 @@ from ..._typing import MatrixBlocks
 from ...geometry.precision import users_precision
 from ...kernels.block_step import rotate_
 from ...kernels.rotate_blocks.reference import divide_blocks
+from ...kernels.turn_by_angle.reference import Angle, blocks_by_angle
 from ...kernels.update import Update
 from ...tournaments.partitions import Partition
 
@@ -56,12 +57,24 @@ def estimates(
     lower: Float[Tensor, "m"],
     partitions: Sequence[Partition],
     moments: Float[Tensor, "n d"] | None,
+    angle: Angle | None,
+    columns: int,
 ) -> list[Estimate]:
-    """The estimate of each matrix, its planes divided by second moments of their rows."""
+    """The estimate of each matrix.
+
+    Args:
+        lower: The entries that `entries` lists, summed over all columns.
+        partitions: The blocks of each matrix.
+        moments: Second moments of the rows, which divide the planes, or None.
+        angle: Scale the blocks to one radian by this kind of angle, or None.
+        columns: k, of the whole matrices.
+    """
     matrices = skew_blocks(lower, partitions)
     if moments is not None:
         divided = zip(matrices, partitions, moments, strict=True)
         matrices = [divide_blocks(blocks, T, w) for blocks, T, w in divided]
+    if angle is not None:
+        matrices = [blocks_by_angle(blocks, columns, angle) for blocks in matrices]
     return list(zip(partitions, matrices, strict=True))
 
 
@@ -71,11 +84,16 @@ def turn_(
     drawn: Sequence[Estimate],
     update: Update,
 ) -> None:
-    """Turn the rows of the columns on this process, and of the momentum, in place."""
+    """Turn the rows of the columns on this process, and of the momentum, in place.
+
+    Under the unbiased law one over the probability of an edge multiplies the learning rate.
+    """
     if not X.numel():
         return
     for b, (partition, blocks) in enumerate(drawn):
-        scale = partition.d * (partition.d - 1) / (2 * partition.num_edges)  # one over P(e)
+        scale = 1.0
+        if update.angle is None:
+            scale = partition.d * (partition.d - 1) / (2 * partition.num_edges)
         scaled = replace(update, lr=update.lr * scale)
         rotate_(X[b], None if M is None else M[b], partition, blocks, scaled)
 

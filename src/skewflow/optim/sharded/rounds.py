@@ -83,6 +83,10 @@ class Rounds:
             self._begun = True
             self._round()
 
+    def found(self, number: int) -> Any:
+        """The result of such steps if they have ended, else None."""
+        return self._results.get(number)
+
     def result(self, number: int) -> Any:
         """The results of such steps, after the remaining rounds."""
         while self.waiting:

@@ -8,20 +8,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..._typing import MatrixBlocks
 from ...errors import NonFiniteGradientError
 from ...geometry.precision import users_precision
 from ...kernels.exact_step import exact_step
 from ...kernels.row_moments.reference import moments_of
 from ...kernels.tangent import tangent_part
+from ...kernels.turn_by_angle.exact import direction_by_angle as whole_direction
 from ...kernels.turn_by_angle.reference import drawn_partition
 from ...kernels.update import LARGEST_GRADIENT, Update, direction
 from ..auto import Choice
+from .angle_direction import direction_by_angle
 from .block_step import entries, estimates, turn_
 from .exact_step import polar_step, thin_step
 from .rounds import Steps, Sum
 
 if TYPE_CHECKING:
     from .weight import ShardedWeight
+
+
+@dataclass
+class Ready:
+    """A step whose sums have arrived.
+
+    Args:
+        write: Write the new point, momentum and moments.
+        blocks: For each matrix the generator inside of its blocks; none of an exact step.
+    """
+
+    write: Callable[[], None]
+    blocks: Sequence[MatrixBlocks] = ()
 
 
 @dataclass
@@ -53,7 +69,7 @@ class Now:
 
 
 def steps_of(now: Now, skips: bool) -> Steps:
-    """The steps of a weight; they return what writes the result, or None if it is left out.
+    """The steps of a weight; they end with a `Ready`, or with None if it is left out.
 
     Every process must do the same, so whether a gradient is finite is added up, too.
 
@@ -78,7 +94,7 @@ def steps_of(now: Now, skips: bool) -> Steps:
 
 
 def _by_blocks(now: Now) -> Steps:
-    """Form the sums of a block step; returns a function that turns the rows."""
+    """Form the sums of a block step."""
     weight, size = now.weight, now.choice.size
     assert isinstance(size, int)
     place, (n, d, _) = weight.placement, now.X.shape
@@ -91,7 +107,8 @@ def _by_blocks(now: Now) -> Steps:
         request.append(_row_squares(now))
     lower, *sums = yield request
     squares, moments = _moments(now, sums)
-    drawn = estimates(lower, partitions, moments)
+    columns = weight.view.matrices[2]
+    drawn = estimates(lower, partitions, moments, now.update.angle, columns)
 
     def write() -> None:
         if now.squares is not None and squares is not None:
@@ -100,7 +117,7 @@ def _by_blocks(now: Now) -> Steps:
             now.M.copy_(new)
         turn_(now.X, now.M, drawn, now.update)
 
-    return write
+    return Ready(write, [blocks for _, blocks in drawn])
 
 
 def _exactly(now: Now) -> Steps:
@@ -112,6 +129,8 @@ def _exactly(now: Now) -> Steps:
     if not groups:
         squares, moments = _moments(now, (yield request))
         tangent = None if new is None else tangent_part(X, new)
+        if update.angle is not None and X.numel():
+            D = whole_direction(X, D, update.angle)
         Y = exact_step(X, D, update.lr, retraction, moments) if X.numel() else X
         return _writer(now, Y, tangent, squares)
     with users_precision(X):
@@ -125,14 +144,16 @@ def _exactly(now: Now) -> Steps:
     if moments is not None:  # the generator is not formed, so single planes cannot be divided
         c = moments.mean(-1).sqrt().to(X.dtype)
         D, S, norm = D / c[:, None, None], S / c[:, None, None], norm / c
+    if update.angle is not None:
+        D, S, norm = yield from direction_by_angle(
+            X, D, S, norm, update.angle, now.weight.d, groups
+        )
     take: Callable[..., Any] = polar_step if retraction == "polar" else thin_step
     Y = yield from take(X, D, S, norm, update.lr, groups)
     return _writer(now, Y, tangent, squares)
 
 
-def _writer(
-    now: Now, Y: Tensor, tangent: Tensor | None, squares: Tensor | None
-) -> Callable[[], None]:
+def _writer(now: Now, Y: Tensor, tangent: Tensor | None, squares: Tensor | None) -> Ready:
     def write() -> None:
         now.X.copy_(Y)
         if now.squares is not None and squares is not None:
@@ -140,7 +161,7 @@ def _writer(
         if now.M is not None and tangent is not None:
             now.M.copy_(tangent)
 
-    return write
+    return Ready(write)
 
 
 def _row_squares(now: Now) -> Sum:

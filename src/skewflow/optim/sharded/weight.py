@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from ...errors import BlockSizeError, DtypeError, NotOnManifoldError, ShapeError
-from ...geometry.checks import TOLERANCE
+from ...geometry.checks import TOLERANCE, orthogonality_error
 from ..weight import ROUNDING, Weight
 from .guard import polish, residual
 from .placement import Placement, placement_of, rows_here, turned_view, view_of
@@ -79,6 +79,13 @@ class ShardedWeight(Weight):
         """All of a tensor that is placed as the weight is; all processes call this."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
+    def keep_part(self, tensor: Tensor, whole: Tensor) -> None:
+        """Write to the part of a tensor on this process, given all of it; nothing is sent."""
+        assert isinstance(tensor, DTensor)
+        mesh = tensor.device_mesh
+        same = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        tensor.to_local().copy_(same.redistribute(placements=tensor.placements).to_local())
+
     def whole(self, state: dict[str, Any], grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Points, momentum and gradient of all processes, for reports."""
         tensors = [self.p.detach(), grad]
@@ -137,6 +144,9 @@ class ShardedWeight(Weight):
     @torch.no_grad()
     def error(self) -> float:
         r"""About $\|X^\top X - I\|_F / \sqrt k$ of the worst matrix."""
+        if self.placement.split == "both":
+            X = self.view(self.gathered(self.p.detach()))
+            return float(orthogonality_error(X).max()) / X.shape[-1] ** 0.5
         found: float = run([residual(self, 0)])[0]
         return found
 
