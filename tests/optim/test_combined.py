@@ -170,6 +170,17 @@ def test_torchs_checkpoint_resumes_to_the_bit(flat, tmp_path):
     assert_same(net, again)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("block_size", [2, "dense", "auto"])
+def test_asking_for_its_state_keeps_every_bit_of_the_weights(block_size, dtype):
+    """torch takes a step with lr=0 to make the states, maybe after it has loaded the weights."""
+    net, combined = made(dtype=dtype, block_size=block_size)
+    before = copy.deepcopy(net)
+    get_optimizer_state_dict(net, combined)
+    assert combined.state
+    assert_same(net, before)
+
+
 def test_a_group_goes_to_the_last_optimiser():
     net, combined = made()
     p = nn.Parameter(torch.ones(2))

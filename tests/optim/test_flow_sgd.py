@@ -581,10 +581,12 @@ def test_an_option_of_another_optimiser_is_refused_in_a_group(make, foreign, gen
 def test_a_parameter_put_into_a_group_by_hand_is_refused(generator):
     p, q = weight((6, 6), generator), weight((6, 6), generator)
     optimizer = FlowSGD([p], lr=0.1)
-    optimizer.param_groups[0]["params"] = [q]
     q.grad = torch.ones_like(q)
-    with pytest.raises(ValueError, match=r"shape \(6, 6\) was put into .*add_param_group"):
-        optimizer.step()
+    for params in ([p, q], [weight((6, 4), generator)]):  # one more, and one of another shape
+        optimizer.param_groups[0]["params"] = params
+        shape = rf"shape \(6, {params[-1].shape[1]}\) was put into .*add_param_group"
+        with pytest.raises(ValueError, match=shape):
+            optimizer.step()
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers(generator):

@@ -128,6 +128,24 @@ def train_twin(model, optimizers, generator, clip, accumulate, steps=3):
         model.square.weight.grad = None
 
 
+def sharded_later():
+    """A trainer shards the model after the optimiser was made, and replaces its parameters."""
+    mesh, models = mesh_of(2), [Net(), Net()]
+    place = shard_placement(models[0], mesh)
+    fully_shard(models[0], mesh=mesh, shard_placement_fn=place)
+    both = [optimizers_of(model) for model in models]
+    place = shard_placement(models[1], mesh)
+    number = {p: i for i, p in enumerate(models[1].parameters())}
+    fully_shard(models[1], mesh=mesh, shard_placement_fn=place)
+    new = [*models[1].parameters()]
+    for optimizer in both[1]:
+        for group in optimizer.param_groups:
+            group["params"] = [new[number[p]] for p in group["params"]]
+    for model, optimizers in zip(models, both, strict=True):
+        train(model, optimizers, torch.Generator().manual_seed(1))
+    assert compare(*models) == 0
+
+
 def hybrid():
     """HSDP: replicated over one dimension of the mesh, sharded over the other."""
     mesh = mesh_of(1, 2, mesh_dim_names=("replicate", "shard"))

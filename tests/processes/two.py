@@ -37,7 +37,7 @@ def checks(folder):
     several += [weights.gathered, weights.large_angles]
     several += [weights.wrong_layouts, weights.gradients_that_are_not_finite, weights.guard]
     several += [weights.orthogonality, weights.agreement, weights.reports]
-    several += [models.fully_sharded, models.hybrid, models.tensor_parallel]
+    several += [models.fully_sharded, models.sharded_later, models.hybrid, models.tensor_parallel]
     named |= {check.__name__: check for check in several}
     named["clipped and accumulated"] = lambda: models.fully_sharded(clip=0.05, accumulate=2)
     named["checkpoints"] = lambda: models.checkpoints(folder)
@@ -62,6 +62,7 @@ def main(rank, folder):
     Path(folder, f"{rank}.json").write_text(json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # threads of torch abort a process now and then that ends by itself
 
 
 if __name__ == "__main__":

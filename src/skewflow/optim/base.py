@@ -29,6 +29,7 @@ from .old_states import STATE_VERSION
 from .options import check_options, refuse_foreign_options
 from .plan import Plan
 from .process_seeds import SeedComparison
+from .replaced_parameters import admitted_again, move_states
 from .report import Report, next_step, past
 from .sharded.rounds import Rounds
 from .weight import Weight, check_admitted, check_kind, weight_of
@@ -101,6 +102,17 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         self._weights.update(admitted)
         self._writes.add(w for w in admitted.values() if not w.is_sharded)
         self._begin_states(group)
+
+    def _follow_replacements(self) -> None:
+        """Go on with parameters that a trainer has put in the place of others."""
+        new = admitted_again(self._weights, self.param_groups)
+        if new:
+            move_states(self.state, self._weights, new)
+            self._weights, self._writes = new, ForeignWrites()
+            self._writes.add(w for w in new.values() if not w.is_sharded)
+            self._plans.clear()
+            for group in self.param_groups:
+                self._begin_states(group)
 
     def _begin_states(self, group: dict[str, Any]) -> None:
         """Make the states of a group's weights, and what its saved options hold beyond torch's."""
@@ -249,6 +261,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
             for executor in before.executors:
                 executor.complain()
             self._leave(before)
+        self._follow_replacements()
         check_admitted(group["params"], self._weights)
         for p, gradient in zip(group["params"], gradients, strict=True):
             if gradient is None:
@@ -290,6 +303,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         waits for the device, and reads the whole generator where a sampler or a dense step does, so
         call it occasionally, not at every step.
         """
+        self._follow_replacements()
         for p, weight in self._weights.items():
             if weight.is_behind(self.state.get(p, {})):
                 weight.renew_master(self.state[p])
@@ -325,6 +339,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
 
     def _settle(self) -> int:
         """Bring the state up to date on the host, for saving; returns the steps done."""
+        self._follow_replacements()
         steps = self._shared.clock.total
         self._shared.drift.settle()
         for plan in self._plans.values():
@@ -364,6 +379,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
 
     def _check_state(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Check and unpack a state before anything is changed."""
+        self._follow_replacements()
         loaded = unpack(state_dict, self.param_groups, self._weights, self.defaults)
         self._incoming = loaded
         groups = state_dict["param_groups"] if loaded is None else loaded.groups

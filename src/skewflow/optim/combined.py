@@ -88,10 +88,23 @@ class CombinedOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # torch.distributed.checkpoint makes states by a step with lr=0, maybe after it loaded the
+        # weights: exact steps would correct their last digits.
+        begins = not self._begun and all(float(group["lr"]) == 0 for group in self.param_groups)
+        kept = [(p, p.detach().clone()) for p in self._orthogonal()] if begins else []
         for _, optimizer in self._first_ours():
             optimizer.step()
+        for p, copy in kept:
+            p.detach().copy_(copy)
         self._begun = True
         return loss
+
+    def _orthogonal(self) -> Iterator[Tensor]:
+        """The parameters of the optimisers of this package."""
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, OrthogonalOptimizer):
+                for group in optimizer.param_groups:
+                    yield from group["params"]
 
     def report(self) -> Report:
         """The report of all orthogonal weights; see `FlowSGD.report`.
