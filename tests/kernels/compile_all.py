@@ -31,8 +31,7 @@ from skewflow.kernels.multiply_parts._triton import (
 from skewflow.kernels.multiply_where._triton import launch_of
 from skewflow.kernels.natural_factors import _launches_triton as natural
 from skewflow.kernels.recurrence._triton import advance, retreat
-from skewflow.kernels.rotate_blocks._action_triton import MOST_SHARED
-from skewflow.kernels.rotate_blocks._triton import plan_blocks
+from skewflow.kernels.rotate_blocks._launches_triton import MOST_SHARED, plan_blocks
 from skewflow.kernels.rotate_factored._launches_triton import FactoredWorkspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.rotate_rounds import _triton as rounds

@@ -18,7 +18,7 @@ from skewflow.kernels.exact_polar import dispatch
 from skewflow.kernels.exact_polar._small_triton import plan_small_polar
 from skewflow.kernels.natural_factors._launches_triton import NaturalWorkspace as Natural
 from skewflow.kernels.recurrence.by_hand import recurrence_by_hand
-from skewflow.kernels.rotate_blocks._triton import plan_blocks
+from skewflow.kernels.rotate_blocks._launches_triton import plan_blocks
 from skewflow.kernels.rotate_factored._launches_triton import FactoredWorkspace as Factored
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from triton_cases import INTERPRETED, Case

@@ -13,8 +13,8 @@ from skewflow.kernels.rotate_blocks.reference import step_blocks
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from skewflow.kernels.rotate_blocks._action_triton import count_terms  # noqa: E402
-from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
+from skewflow.kernels.rotate_blocks._large_exponential_triton import count_terms  # noqa: E402
+from skewflow.kernels.rotate_blocks._launches_triton import plan_blocks  # noqa: E402
 from triton_cases import LATE, Case  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")

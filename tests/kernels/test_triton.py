@@ -16,7 +16,7 @@ tl = pytest.importorskip("triton.language")
 from skewflow.kernels._runtime import _launch_triton  # noqa: E402
 from skewflow.kernels._runtime._launch_triton import Launch  # noqa: E402
 from skewflow.kernels.permutation import _triton as permutation  # noqa: E402
-from skewflow.kernels.rotate_blocks._triton import plan_blocks  # noqa: E402
+from skewflow.kernels.rotate_blocks._launches_triton import plan_blocks  # noqa: E402
 from skewflow.kernels.rotate_pairs._triton import plan_pairs  # noqa: E402
 from skewflow.kernels.rotate_pairs._turn_triton import turn  # noqa: E402
 from skewflow.kernels.row_moments.reference import row_moments  # noqa: E402

@@ -36,7 +36,7 @@ def plan(operands: "Operands", update: Update, block_size: int) -> "Launches":
         from .rotate_pairs._triton import plan_pairs
 
         return plan_pairs(operands, update)
-    from .rotate_blocks._triton import plan_blocks
+    from .rotate_blocks._launches_triton import plan_blocks
 
     return plan_blocks(operands, update, block_size)
 

@@ -20,7 +20,7 @@ class GivensLinear(nn.Module):
 
     Each round turns the planes of a matching by trained angles, floor(d/2) of them, as the update
     of Eq. 9 does. The layer is orthogonal for any angles, so any optimiser may train it; weight
-    decay pulls it towards the identity. The default schedule, `tournaments.round_robin`, meets
+    decay pulls it towards the identity. The default schedule, `tournaments.round_robin`, has
     every plane once in d - 1 rounds (d for odd d), and then has as many angles as SO(d) has
     dimensions; few rounds mix all entries with far fewer angles. The backward pass turns results
     back instead of storing them: besides its output the layer keeps O(d) numbers a round. The
@@ -31,7 +31,7 @@ class GivensLinear(nn.Module):
         num_rounds: n.
         schedule: The matching of each round: a family of `tournaments`, or other partitions of d
             rows into blocks of at most two. It is repeated from its start as often as needed. Rows
-            that a matching leaves alone are paired in their order.
+            that a matching leaves unpaired are paired in their order.
         bias: Add a trained vector.
         device: Device of the parameters.
         dtype: Dtype of the parameters.
@@ -109,7 +109,7 @@ class GivensLinear(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Refuse pairs that would lead outside of the vectors, with the layer as it was."""
+        """Refuse pairs that do not fit d; the layer is unchanged then."""
         found = state_dict.get(f"{prefix}pairs")
         if isinstance(found, Tensor) and not found.is_meta and not _is_schedule(found, self.d):
             raise ShapeError(
@@ -132,7 +132,7 @@ def _pairs(schedule: Iterable[Partition], d: int, num_rounds: int) -> Int[Tensor
 
 
 def _completed(partition: Partition, d: int) -> Int[Tensor, "m 2"]:
-    """The pairs of a matching, and the rows that it leaves alone paired in their order."""
+    """The pairs of a matching; rows that it leaves unpaired are paired in their order."""
     if partition.d != d:
         raise ShapeError(
             f"the partitions of `schedule` must have d={d} rows: got one of {partition.d}."
@@ -143,9 +143,9 @@ def _completed(partition: Partition, d: int) -> Int[Tensor, "m 2"]:
             f"of {max(partition.sizes)}. Use a family for block_size=2."
         )
     edges = partition.edges().cpu()
-    alone = torch.ones(d, dtype=torch.bool)
-    alone[edges.flatten()] = False
-    rest = alone.nonzero().flatten()
+    unpaired = torch.ones(d, dtype=torch.bool)
+    unpaired[edges.flatten()] = False
+    rest = unpaired.nonzero().flatten()
     rest = rest[: len(rest) // 2 * 2].view(-1, 2)
     return torch.cat([edges, rest]).to(torch.int32)
 

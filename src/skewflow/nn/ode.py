@@ -75,7 +75,7 @@ class OrthogonalODE(nn.Module):
             "stochastic" turns the planes of a random matching by an unbiased estimate, as Eq. 9;
             "strang" turns all planes in the order of `tournaments.round_robin` and back, by halves.
         gradient: "adjoint" for constant memory, or "autograd" through the steps. Both give the
-            same numbers to rounding; compiled, and differentiated twice, it is always the latter.
+            same numbers to rounding. `torch.compile` and second derivatives always use autograd.
         generator: A module, called with the time and W, whose result M gives
             $\Omega_\theta = (M - M^\top)/2$; a `BracketGenerator` when omitted. It must not depend
             on random numbers or other state.

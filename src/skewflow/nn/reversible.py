@@ -97,7 +97,7 @@ def adjoint(flow: Flow, x: Tensor, W: Tensor, bias: Tensor) -> State:
 
 
 class _Adjoint(torch.autograd.Function):
-    """Keeps the two copies at the end, from which all that came before is found again."""
+    """Saves the two copies at the end; the backward pass recomputes all earlier states."""
 
     @staticmethod
     def forward(ctx: Any, flow: Flow, x: Tensor, W: Tensor, bias: Tensor, *params: Tensor) -> State:

@@ -338,7 +338,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
         return report
 
     def _settle(self) -> int:
-        """Bring the state up to date on the host, for saving; returns the steps done."""
+        """Bring the state up to date on the host before it is saved; returns the steps done."""
         self._follow_replacements()
         steps = self._shared.clock.total
         self._shared.drift.settle()
@@ -369,7 +369,7 @@ class OrthogonalOptimizer(torch.optim.Optimizer, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state; sampler objects stay those of this optimiser."""
-        # The last of the hooks, so that it sees the state as the user's hooks have left it.
+        # It must be the last hook, so that it sees the state as the user's hooks have left it.
         last = self.register_load_state_dict_pre_hook(lambda _, state: self._check_state(state))
         try:
             super().load_state_dict(state_dict)

@@ -126,8 +126,8 @@ def _groups_of(state_dict: dict[str, Any], options: Mapping[str, Any]) -> list[d
     for number, group in enumerate(groups):
         if group.get("natural") and "natural" not in options:
             raise ValueError(
-                f"group {number} of the loaded state is one of natural steps, which have an "
-                "optimiser of their own. Nothing was changed; load it into `NaturalSGD`."
+                f"group {number} of the loaded state is one of natural steps, which `NaturalSGD` "
+                "takes. Nothing was changed; load it into `NaturalSGD`."
             )
         missing = [key for key in wanted if key not in group]
         if missing:

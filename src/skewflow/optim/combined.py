@@ -17,9 +17,9 @@ class CombinedOptimizer(Optimizer):
     """Several optimisers in one, for trainers that take a single optimiser.
 
     The groups of all optimisers stand in one list, so schedulers, clipping, `GradScaler`, hooks,
-    and `torch.distributed.checkpoint` see one optimiser. Its state is that of one optimiser, too:
-    parameters are numbered through. Where a scheduler needs one number for each group, it finds
-    the groups in the order of the optimisers.
+    and `torch.distributed.checkpoint` see one optimiser. Its state is that of one optimiser, too,
+    with consecutive numbers for all parameters. A scheduler that takes one value for each group
+    finds the groups in the order of the optimisers.
 
     Args:
         optimizers: The optimisers; each parameter belongs to one of them. Those of this package
@@ -109,8 +109,8 @@ class CombinedOptimizer(Optimizer):
     def report(self) -> Report:
         """The report of all orthogonal weights; see `FlowSGD.report`.
 
-        Where weights of several optimisers have one name, that of a later optimiser begins with
-        its number, as in "optimizer_1_parameter_0_of_group_0".
+        If weights of several optimisers have the same name, the name of a later one gets the number
+        of its optimiser as a prefix, as in "optimizer_1_parameter_0_of_group_0".
         """
         report = Report()
         for number, optimizer in enumerate(self.optimizers):
@@ -132,8 +132,8 @@ class CombinedOptimizer(Optimizer):
         new = {p[1] if isinstance(p, tuple) else p for p in given}
         if not new.isdisjoint(p for group in self.param_groups for p in group["params"]):
             raise ValueError(
-                "a parameter must belong to one optimiser: the group has some that are there "
-                "already. Leave them out."
+                "a parameter must belong to one optimiser: the group has some that an optimiser "
+                "already holds. Leave them out."
             )
         self.optimizers[-1].add_param_group({**param_group, "params": given})
         self._gather()
@@ -165,7 +165,7 @@ class CombinedOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state; either all of the optimisers load it or none."""
-        # The last of the hooks, so that it sees the state as the user's hooks have left it.
+        # It must be the last hook, so that it sees the state as the user's hooks have left it.
         last = self.register_load_state_dict_pre_hook(lambda _, state: self._load(state))
         try:
             super().load_state_dict(state_dict)

@@ -107,7 +107,7 @@ class FactoredGradient(Tensor):
         return known[0] if len(known) == 1 else torch.cat(known)
 
     def scaled(self, tensor: Tensor) -> Tensor:
-        """A left factor, or a product with it, times what the gradient was multiplied by."""
+        """A left factor, or a product with it, times the scale of the gradient."""
         return tensor if self.scale is None else tensor * self.scale.to(tensor.dtype)
 
     @torch.no_grad()
@@ -135,8 +135,8 @@ class FactoredGradient(Tensor):
             return _unscale(*args)
         raise FactorError(
             "the gradient of a captured layer is kept as factors: it has a norm and can be scaled, "
-            f"but {func} needs its entries. Step this weight by FlowSGD alone, use it in its layer "
-            "alone, or call `remove()` of what `capture_factors` returned."
+            f"but {func} needs its entries. Step this weight only by FlowSGD, use it only in its "
+            "layer, or call `remove()` of the handle that `capture_factors` returned."
         )
 
 

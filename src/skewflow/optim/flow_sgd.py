@@ -19,8 +19,8 @@ class FlowSGD(MomentumOptimizer):
     is part of the step, so a small block turns by a large angle: compare block sizes at equal
     $lr\frac{d-1}{s-1}$. The momentum $M \leftarrow \mu M + G$ is that of `torch.optim.SGD`, but the
     normal part X N of old gradients, N symmetric, would hold a moving point back. So the momentum
-    turns with its rows, $M_B \leftarrow \exp(-lr\,\hat\Omega_B) M_B$: what was normal stays normal,
-    and gives no force. An exact step keeps the tangent part only. (Not in the paper.)
+    turns with its rows, $M_B \leftarrow \exp(-lr\,\hat\Omega_B) M_B$: a normal part stays normal
+    and has no effect. An exact step keeps the tangent part only. (Not in the paper.)
 
     Args:
         params: Orthogonal weights, or groups of them: tall (orthonormal columns), wide (orthonormal
@@ -29,9 +29,9 @@ class FlowSGD(MomentumOptimizer):
         momentum: $\mu$.
         nesterov: Use $G + \mu M$ as the direction.
         block_size: s; "dense" for the exact method; "auto" for exact steps, to the nearest point,
-            whatever they cost: blocks would change what `lr` means. `AngleSGD`, whose rate means
-                the same for both, chooses by cost. For a sharded weight "auto" is the step that its
-                placement allows. Matrices with no more than s rows are stepped exactly.
+            whatever they cost: blocks would change the meaning of `lr`. `AngleSGD`, whose rate has
+            one meaning for both, chooses by cost. For a sharded weight "auto" is the step that its
+            placement allows. Matrices with no more than s rows are stepped exactly.
         sampler: How blocks are drawn. "sweep" and "uniform" are fused, read only the blocks they
             draw, and each of their steps has the uniform law. At s = 2 "sweep" goes through a
             relabelled round robin: every plane turns once in d - 1 steps (d for odd d), so steps

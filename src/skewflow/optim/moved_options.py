@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 Init = TypeVar("Init", bound=Callable[..., None])
 
 MOVED = {
-    "natural": "natural steps have an optimiser of their own, `NaturalSGD`",
+    "natural": "natural steps are the optimiser `NaturalSGD`",
     "guard_every": "it is `check_every` now",
 }
 """The replacement of an option."""

@@ -1,4 +1,4 @@
-"""The options of a parameter group: checked once, and turned into what a step needs."""
+"""The options of a parameter group: checks, and their translation for a step."""
 
 import math
 import operator

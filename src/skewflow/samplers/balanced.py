@@ -89,10 +89,10 @@ class Balanced(Sampler):
     $2\,\mathtt{num\_samples} + 2/(\alpha\beta) + d(s-1)/2$, below the $O(ds/(\alpha\beta))$ of the
     theorem; $\Omega$ is never formed.
 
-    Exact is the following. Given $m_1$, if no h exceeds c, T has the h-regular law
+    These claims are exact: given $m_1$, if no h exceeds c, T has the h-regular law
     $p_T = 2h(G_T)/(W\|h(\Omega)\|_1)$, $m_2$ is independent of T, and
     $E[\hat\Omega \mid m_1] = \Omega$. If $m_1 = 0$ the draw is that of `Uniform`, which is unbiased
-    too. Approximate is the weight: the noise of $m_2$ multiplies the second moment of the estimate
+    too. The weight is approximate: the noise of $m_2$ multiplies the second moment of the estimate
     by $1 + \mathrm{CV}(h)^2/\mathtt{num\_samples}$, with the coefficient of variation of h over all
     edges.
 

@@ -240,7 +240,7 @@ class EdgeWeights:
         U, V = torch.cat([A, -B], dim=1), torch.cat([B, A], dim=1)  # (d, 2k)
         gram = V.mT @ V
         sums = ((U @ gram) * U).sum(-1)
-        # Sums smaller than this are what rounding leaves of terms that cancel, not weight.
+        # Smaller sums are rounding errors of terms that cancel.
         size = ((U.abs() @ gram.abs()) * U.abs()).sum(-1)
         floor = torch.maximum(1e-13 * size, 1e-30 * rounding)
         return torch.where(sums > floor, sums, torch.zeros_like(sums))

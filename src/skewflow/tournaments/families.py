@@ -159,8 +159,8 @@ def non_intersecting(d: int, block_size: int) -> Family:
     r"""A non-intersecting family of partitions of d rows into blocks of s (Sec. 3.2).
 
     For s = 2 it is the round robin of any d, and for s = d the single block. For other s it is a
-    resolvable design, which needs s | d and (s-1) | (d-1). Implemented is $d = s^n$ with s prime:
-    the parallel classes of lines of the affine space AG(n, s), $(d-1)/(s-1)$ of them (not in the
+    resolvable design, which needs s | d and (s-1) | (d-1). This function covers $d = s^n$ with s
+    prime, by the $(d-1)/(s-1)$ parallel classes of lines of the affine space AG(n, s) (not in the
     paper). Pass any other family, also one of uneven blocks, to `Family`.
 
     Raises:

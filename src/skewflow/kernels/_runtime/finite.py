@@ -34,7 +34,7 @@ def is_usable(G: Float[Tensor, "*shape"], *, by_torch: bool = False) -> bool:
     elif _has_kernel(G):
         memory = G.detach().as_strided((G.numel(),), (1,)).numpy()
         bad = np.zeros(-(-memory.size // CHUNK), np.bool_)
-        _look(G.numel(), memory, bad, torch.finfo(G.dtype).max / LARGEST_GRADIENT[G.dtype])
+        _check_chunks(G.numel(), memory, bad, torch.finfo(G.dtype).max / LARGEST_GRADIENT[G.dtype])
         if not bad.any():
             return True
     return not unusable(G).any()
@@ -60,6 +60,6 @@ def _sum(x, scale):
 
 
 @Loops
-def _look(x, bad, scale):
+def _check_chunks(x, bad, scale):
     for chunk in prange(bad.size):
         bad[chunk] = not np.isfinite(_sum(x[chunk * CHUNK : (chunk + 1) * CHUNK], scale))

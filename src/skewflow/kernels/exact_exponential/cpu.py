@@ -156,4 +156,4 @@ def _norm(A: Tensor) -> float:
 
 
 def _is_in_range(square: float, dtype: torch.dtype) -> bool:
-    return RANGE[dtype] <= square <= 1 / RANGE[dtype]  # which NaN is not
+    return RANGE[dtype] <= square <= 1 / RANGE[dtype]  # false for NaN

@@ -1,6 +1,6 @@
 r"""The exact step of small weights to the nearest point, in one launch, a program per matrix.
 
-A program does for one (d, k) matrix with k <= 64 what the torch code does for any matrix. It holds
+A program takes the whole step of one (d, k) matrix with k <= 64. It holds
 the (k, k) matrices in registers. It passes over the rows three times: for $S = X^\top D$; for the
 tangent step $Y = X - c(D - XS^\top)$, its Gram matrix and the momentum; for the new point. All
 iterates from Y to its polar factor are Y times a polynomial in $P = Y^\top Y - I$, so the program
@@ -98,7 +98,7 @@ def _sum(A):
 def _inverse_root(P, eye, low, WIDTH: tl.constexpr, K: tl.constexpr):
     r"""$(I + P)^{-1/2} - I$ for eigenvalues of I + P between 1 and $1 / low^2$, and the rounds.
 
-    With $A = I + Q$ in the place of $Y^\top Y$, a Newton-Schulz step multiplies Y by
+    A Newton-Schulz step works on $A = I + Q$, which is $Y^\top Y$ at the start: it multiplies Y by
     $I - \frac12Q$, and Q becomes $-\frac14Q^2(3I - Q)$. Before each step A is scaled as the
     reference does: the cubic then takes the singular values from [low, 1] to the narrowest interval
     [low', 1]. The product of all factors is $z(I + N)$.

@@ -137,7 +137,7 @@ def _multiply(
     a,
     b,
     c,
-    share,
+    span,
     splits,
     left_low,
     left_n,
@@ -163,8 +163,7 @@ def _multiply(
 
     Each partial sum over b is a separate matrix of `out`. Pairs are padded with zeros behind b.
     `UPRIGHT`: the columns of X are contiguous, not its rows. `FOURS`: see `fours`. `HAS_UNIT`: each
-    matrix in the place of X has a unit. `COARSE`: multiply only the higher parts, which have the
-    precision of TF32.
+    X has a unit. `COARSE`: multiply only the higher parts, which have the precision of TF32.
     """
     if FOURS:
         b, c, right_n = b // 4 * 4, c // 4 * 4, right_n // 4 * 4
@@ -187,7 +186,7 @@ def _multiply(
         unit = tl.load(right_units_ptr + matrix * right_units_n)
     scale = 1 / unit
     total = tl.zeros((HIGH, WIDE), tl.float32)
-    for first in range(split * share, min(split * share + share, b), DEPTH):
+    for first in range(split * span, min(split * span + span, b), DEPTH):
         inner = (first + tl.arange(0, DEPTH)).to(tl.int64)
         at = at_left + inner[None, :]
         high = tl.load(at, mask=above, other=0.0)
@@ -215,15 +214,15 @@ def _multiply(
 
 
 @triton.jit
-def _add_shares(out_ptr, shares_ptr, length, SHARES: tl.constexpr, BLOCK: tl.constexpr):
-    """Add up the partial sums (n, SHARES, length), always in the same order."""
+def _add_partials(out_ptr, partials_ptr, length, PARTIALS: tl.constexpr, BLOCK: tl.constexpr):
+    """Add up the partial sums (n, PARTIALS, length), always in the same order."""
     blocks = tl.cdiv(length, BLOCK)
     matrix = (tl.program_id(0) // blocks).to(tl.int64)
     places = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    at = shares_ptr + matrix * SHARES * length + places
+    at = partials_ptr + matrix * PARTIALS * length + places
     total = tl.zeros((BLOCK,), tl.float32)
-    for share in tl.static_range(SHARES):
-        total += tl.load(at + share * length, mask=places < length, other=0.0)
+    for part in tl.static_range(PARTIALS):
+        total += tl.load(at + part * length, mask=places < length, other=0.0)
     tl.store(out_ptr + matrix * length + places, total, mask=places < length)
 
 
@@ -253,8 +252,8 @@ def cut_of(n: int, a: int, b: int, c: int, *, deep: bool = False) -> tuple[Tiles
         splits = max(1, min(MANY // tiles, b // 256))
         if tiles * splits >= ENOUGH:
             break
-    share = triton.cdiv(triton.cdiv(b, splits), tile.depth) * tile.depth
-    return tile, share, triton.cdiv(b, share)
+    span = triton.cdiv(triton.cdiv(b, splits), tile.depth) * tile.depth
+    return tile, span, triton.cdiv(b, span)
 
 
 def row_product_of(
@@ -272,11 +271,11 @@ def row_product_of(
     Coarse products have the precision of TF32.
     """
     n, _, a, _ = left.shape
-    (b, c), (tile, share, splits) = right.shape[-2:], cut
+    (b, c), (tile, span, splits) = right.shape[-2:], cut
     pairs = right.dtype == torch.float16
     arguments = {
         "out_ptr": out, "left_ptr": left, "left_units_ptr": left_units, "right_ptr": right,
-        "right_units_ptr": right_units, "a": a, "b": b, "c": c, "share": share, "splits": splits,
+        "right_units_ptr": right_units, "a": a, "b": b, "c": c, "span": span, "splits": splits,
         "left_low": left.stride(1), "left_n": left.stride(0), "stride_left": left.stride(2),
         "left_units_n": left_units.stride(0), "right_low": right.stride(1),
         "right_units_n": 0 if right_units is None else right_units.stride(0),
@@ -291,17 +290,17 @@ def row_product_of(
     return Launch(_multiply, programs, arguments, **tile.options)
 
 
-def summed(shares: Float[Tensor, "n shares a b"]) -> Float[Tensor, "n a b"]:
+def summed(partials: Float[Tensor, "n partials a b"]) -> Float[Tensor, "n a b"]:
     """Memory for the total of partial sums; a single one needs none."""
-    return shares[:, 0] if shares.shape[1] == 1 else torch.zeros_like(shares[:, 0])
+    return partials[:, 0] if partials.shape[1] == 1 else torch.zeros_like(partials[:, 0])
 
 
-def sum_of(out: Float[Tensor, "n a b"], shares: Float[Tensor, "n shares a b"]) -> list[Launch]:
+def sum_of(out: Float[Tensor, "n a b"], partials: Float[Tensor, "n partials a b"]) -> list[Launch]:
     """The launches that add up partial sums; a single one needs none."""
-    n, num, a, b = shares.shape
-    arguments = {"out_ptr": out, "shares_ptr": shares, "length": a * b}
-    arguments |= {"SHARES": num, "BLOCK": BLOCK}
-    launch = Launch(_add_shares, n * triton.cdiv(a * b, BLOCK), arguments)
+    n, num, a, b = partials.shape
+    arguments = {"out_ptr": out, "partials_ptr": partials, "length": a * b}
+    arguments |= {"PARTIALS": num, "BLOCK": BLOCK}
+    launch = Launch(_add_partials, n * triton.cdiv(a * b, BLOCK), arguments)
     return [] if num == 1 else [launch]
 
 

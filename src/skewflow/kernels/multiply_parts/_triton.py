@@ -261,7 +261,7 @@ def product_of(
     minus_identity: bool = False,
     tiles: Tiles | None = None,
 ) -> Launch:
-    r"""The launch that computes $\alpha AB + \beta C$, less I if asked for.
+    r"""The launch that computes $\alpha AB + \beta C$, or that minus I.
 
     Args:
         out: Where the results go, contiguous; or None.

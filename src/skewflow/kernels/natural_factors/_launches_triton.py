@@ -25,7 +25,7 @@ from . import _triton as kernels
 from ._inverse_root_triton import ROWS, inverse_root_of, padded
 from .reference import DAMPING, GROWTH, ROUNDING, lengthening
 
-SHARES = 64
+PARTIALS = 64
 """Number of parts into which the rows are split; one program sums the squares of each."""
 
 HIGH, WIDE = 16, 128
@@ -64,7 +64,7 @@ class NaturalWorkspace(Workspace):
         def pairs(rows: int, length: int) -> Tensor:
             return torch.zeros(n, 2, rows, length, dtype=torch.float16, device=X.device)
 
-        self._sums = new(2, SHARES, triton.next_power_of_2(size), dtype=torch.float64)
+        self._sums = new(2, PARTIALS, triton.next_power_of_2(size), dtype=torch.float64)
         self._numbers, self._fresh, self._scales = new(4), new(3), new(2, size)
         self._live, self._unit = new(dtype=torch.bool), new()
         self._A, self._M = pairs(size, self._wide_d), pairs(rows, self._wide_k)
@@ -76,11 +76,11 @@ class NaturalWorkspace(Workspace):
             "XQ": cut_of(n, size, k, d, deep=True),
         }
         self._P = new(self._cuts["P"][2], size, k)
-        self._HM_shares = new(self._cuts["HM"][2], rows, k)
-        self._HM = summed(self._HM_shares)
+        self._HM_partials = new(self._cuts["HM"][2], rows, k)
+        self._HM = summed(self._HM_partials)
         self._HM_pairs, self._HM_units = pairs(rows, self._wide_k), new(rows)
-        self._S_shares = new(self._cuts["S"][2], size, rows)
-        self._S = summed(self._S_shares)
+        self._S_partials = new(self._cuts["S"][2], size, rows)
+        self._S = summed(self._S_partials)
         self._panel, self._R = new(ROWS, padded(size)), new(size, rows)
         self._K, self._out = new(3 * size + 1, size), new(3 * size + 1, k)
         self._T = pairs(triton.cdiv(size, PADDED) * PADDED, self._wide_k)
@@ -126,7 +126,7 @@ class NaturalWorkspace(Workspace):
             "unit_ptr": self._unit, "state_ptr": numbers, "sums_ptr": self._sums, "H_ptr": H,
             "v_ptr": v, "A_out_ptr": self._A, "M_ptr": self._M, "n": n, "d": d, "k": k,
             "size": size, "wide_d": self._wide_d, "wide_k": self._wide_k,
-            "A_low": self._A.stride(1), "M_low": self._M.stride(1), "SHARES": SHARES,
+            "A_low": self._A.stride(1), "M_low": self._M.stride(1), "PARTIALS": PARTIALS,
             "most": float(LARGEST_GRADIENT[torch.float32]), "least": TINY, "growth": GROWTH,
             "part": (DAMPING / k) ** 0.5, "rounding": ROUNDING * EPS, "even": k**-0.5,
             "HIGH": HIGH, "WIDE": self._sums.shape[-1], "BLOCK": BLOCK,
@@ -134,9 +134,9 @@ class NaturalWorkspace(Workspace):
         tile = {**shared, "WIDE": WIDE}
         taken = n * triton.cdiv(size, HIGH) * (triton.cdiv(d, WIDE) + triton.cdiv(k, WIDE))
         return [
-            Launch(taking._squares, 2 * n * SHARES, shared, num_warps=4),
+            Launch(taking._squares, 2 * n * PARTIALS, shared, num_warps=4),
             Launch(taking._decide, n, shared, num_warps=8),
-            Launch(taking._begin, n * triton.cdiv(k, HIGH), tile, num_warps=4),
+            Launch(taking._reset_moment, n * triton.cdiv(k, HIGH), tile, num_warps=4),
             Launch(taking._take, taken, tile, num_warps=4),
         ]
 
@@ -151,25 +151,25 @@ class NaturalWorkspace(Workspace):
             "live_ptr": self._live, "Q_ptr": self._Q, "n": n, "d": d, "k": k, "size": size,
             "wide_d": self._wide_d, "wide_k": self._wide_k, "T_low": self._T.stride(1),
             "M_low": self._M.stride(1), "Q_low": self._Q.stride(1), "A_low": self._A.stride(1),
-            "eps": EPS, "SHARES": cuts["P"][2],
+            "eps": EPS, "PARTIALS": cuts["P"][2],
             "HIGH": HIGH, "WIDE": WIDE, "BLOCK": 32,
         }  # fmt: skip
         left, coarse = self._units[:, :size], is_coarse(X)
         launches = [row_product_of(self._P, self._A, left, X, None, cuts["P"], coarse=coarse)]
         filled = n * triton.cdiv(size + 1, HIGH) * triton.cdiv(k, WIDE)
         launches.append(Launch(taking._fill, filled, shared, num_warps=4))
-        shares, M, units = self._HM_shares[:, :, :-1], self._M[:, :, :-1], self._units[:, :-1]
-        launches.append(row_product_of(shares, M, units, H, self._unit, cuts["HM"]))
-        launches += sum_of(self._HM, self._HM_shares)
+        partials, M, units = self._HM_partials[:, :, :-1], self._M[:, :, :-1], self._units[:, :-1]
+        launches.append(row_product_of(partials, M, units, H, self._unit, cuts["HM"]))
+        launches += sum_of(self._HM, self._HM_partials)
         tile = {**shared, "HIGH": 8, "WIDE": 512}
         launches.append(Launch(kernels._iterate, n * triton.cdiv(k, 8), tile, num_warps=4))
         low = self._HM_pairs.stride(1)
         launches.append(split_rows_of(self._HM_pairs[:, 0], self._HM_units, self._HM, low, 1, 1024))
         upper, right = self._M[:, :, :size], self._HM_pairs.mT
         launches.append(
-            row_product_of(self._S_shares, upper, left, right, self._HM_units, cuts["S"])
+            row_product_of(self._S_partials, upper, left, right, self._HM_units, cuts["S"])
         )
-        launches += sum_of(self._S, self._S_shares)
+        launches += sum_of(self._S, self._S_partials)
         launches.append(
             inverse_root_of(self._R, self._live, self._panel, self._S, self._numbers, size)
         )
@@ -181,19 +181,19 @@ class NaturalWorkspace(Workspace):
         high = 128 if n * wide * 4 >= ENOUGH else 32
         tile = {**shared, "HIGH": high, "WIDE": 64, "DEPTH": 32}
         tiles = n * triton.cdiv(3 * size + 1, high) * wide
-        launches.append(Launch(kernels._outcome, tiles, tile, num_warps=4))
+        launches.append(Launch(kernels._combine, tiles, tile, num_warps=4))
         T = Parts(self._T, self._T_units, size, k)
         also: dict[str, Any] = {"live": self._live, "symmetric": True, "tiles": TILES[-1]}
         launches.append(product_of(H, None, T.mT, T, H, -1.0, **also))
-        launches.append(Launch(kernels._remember, n, {**shared, "BLOCK": BLOCK}, num_warps=8))
+        launches.append(Launch(kernels._update_state, n, {**shared, "BLOCK": BLOCK}, num_warps=8))
         tiles = n * triton.cdiv(size, HIGH) * triton.cdiv(k, WIDE)
-        launches.append(Launch(kernels._within, tiles, shared, num_warps=4))
+        launches.append(Launch(kernels._span_part, tiles, shared, num_warps=4))
         pairs = (self._Q, self._Q_units)
         launches.append(row_product_of(self._XQ, *pairs, X.mT, None, cuts["XQ"], coarse=coarse))
         tiles = n * triton.cdiv(size, HIGH) * triton.cdiv(d, WIDE)
         given = {**shared, "out_ptr": self._A_new, "A_ptr": self._A, "XQ_ptr": self._XQ}
-        given["SHARES"] = cuts["XQ"][2]
-        launches.append(Launch(kernels._give, tiles, given, num_warps=4))
+        given["PARTIALS"] = cuts["XQ"][2]
+        launches.append(Launch(kernels._write_factor, tiles, given, num_warps=4))
         return launches
 
 

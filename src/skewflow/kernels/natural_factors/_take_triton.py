@@ -42,14 +42,14 @@ def _of_rows(at, stride, length, first, step, rank, HIGH: tl.constexpr, WIDE: tl
 @triton.jit(do_not_specialize=["rank"])
 def _squares(
     sums_ptr, A_ptr, B_ptr, d, k, rank, stride_a, stride_b,
-    SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    PARTIALS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Sum the squares of the columns of A and of B in float64, separately for parts of the rows."""
-    part, share = tl.program_id(0) // SHARES, tl.program_id(0) % SHARES
-    matrix, columns = (part // 2).to(tl.int64), tl.arange(0, WIDE).to(tl.int64)[None, :]
-    to = sums_ptr + (part.to(tl.int64) * SHARES + share) * WIDE + tl.arange(0, WIDE)
-    first, step = share * HIGH, SHARES * HIGH
-    if part % 2 == 0:
+    side, part = tl.program_id(0) // PARTIALS, tl.program_id(0) % PARTIALS
+    matrix, columns = (side // 2).to(tl.int64), tl.arange(0, WIDE).to(tl.int64)[None, :]
+    to = sums_ptr + (side.to(tl.int64) * PARTIALS + part) * WIDE + tl.arange(0, WIDE)
+    first, step = part * HIGH, PARTIALS * HIGH
+    if side % 2 == 0:
         at = A_ptr + matrix * stride_a[0] + columns * stride_a[2]
         tl.store(to, _of_rows(at, stride_a[1], d, first, step, rank, HIGH, WIDE))
     else:
@@ -61,7 +61,7 @@ def _squares(
 def _decide(
     numbers_ptr, fresh_ptr, scales_ptr, unit_ptr, state_ptr, sums_ptr, H_ptr,
     n, k, size, most, least, growth, part, longer, rounding,
-    SHARES: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    PARTIALS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     r"""Decide the numbers of a step, in one program for each matrix.
 
@@ -73,14 +73,14 @@ def _decide(
     """
     matrix = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDE)
-    at = sums_ptr + matrix * 2 * SHARES * WIDE
-    at += tl.arange(0, SHARES)[:, None] * WIDE + columns[None, :]
+    at = sums_ptr + matrix * 2 * PARTIALS * WIDE
+    at += tl.arange(0, PARTIALS)[:, None] * WIDE + columns[None, :]
     a = tl.sqrt(tl.sum(tl.load(at), axis=0))
-    b = tl.sqrt(tl.sum(tl.load(at + SHARES * WIDE), axis=0))
+    b = tl.sqrt(tl.sum(tl.load(at + PARTIALS * WIDE), axis=0))
     norm = tl.sqrt(tl.sum(a * a * b * b, axis=0))
     damping = tl.load(state_ptr + matrix).to(tl.float64)
     scale = tl.load(state_ptr + n + matrix).to(tl.float64)
-    usable = norm * longer <= most  # which NaN is not
+    usable = norm * longer <= most  # false for NaN
     restart = (norm * part > growth * damping) & (norm * part >= least) & usable
     damping = tl.where(restart, norm * part, damping)
     scale = tl.where(restart, damping * longer, scale)
@@ -92,7 +92,7 @@ def _decide(
     diagonal = tl.where(restart, 1.0, tl.max(largest, axis=0))
     unit, _ = unit_for(diagonal)
     tl.store(unit_ptr + matrix, unit)
-    long = norm / tl.where(damping > 0, damping, 1.0)  # which it is not for gradients of zeros
+    long = norm / tl.where(damping > 0, damping, 1.0)  # after gradients of zeros only it is 0
     tl.store(numbers_ptr + matrix * 4, long.to(tl.float32))
     tl.store(numbers_ptr + matrix * 4 + 1, (1 + rounding * diagonal * long * long).to(tl.float32))
     tl.store(numbers_ptr + matrix * 4 + 2, tl.where(usable, 1.0, 0.0))
@@ -108,7 +108,7 @@ def _decide(
 
 
 @triton.jit(do_not_specialize=["even"])
-def _begin(H_ptr, v_ptr, numbers_ptr, k, even, HIGH: tl.constexpr, WIDE: tl.constexpr):
+def _reset_moment(H_ptr, v_ptr, numbers_ptr, k, even, HIGH: tl.constexpr, WIDE: tl.constexpr):
     """Reset H to I and v to a vector of equal entries where the moment restarts."""
     down = tl.cdiv(k, HIGH)
     matrix = (tl.program_id(0) // down).to(tl.int64)
@@ -161,14 +161,14 @@ def _take(
 @triton.jit
 def _fill(
     M_ptr, P_ptr, v_ptr, k, size, wide_k, M_low,
-    SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    PARTIALS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Fill the other rows of M^T: P^T, the total of its partial sums, and v^T."""
     matrix, rows, columns = tile_of(size + 1, k, HIGH, WIDE)
-    at = P_ptr + (matrix * SHARES * size + rows) * k + columns
+    at = P_ptr + (matrix * PARTIALS * size + rows) * k + columns
     total = tl.zeros((HIGH, WIDE), tl.float32)
-    for share in tl.static_range(SHARES):
-        total += tl.load(at + share * size * k, mask=(rows < size) & (columns < k), other=0.0)
+    for part in tl.static_range(PARTIALS):
+        total += tl.load(at + part * size * k, mask=(rows < size) & (columns < k), other=0.0)
     v = tl.load(v_ptr + matrix * k + columns, mask=columns < k, other=0.0)
     total = tl.where(rows == size, v, total)
     at = M_ptr + (matrix * 2 * (2 * size + 1) + size + rows) * wide_k + columns

@@ -82,11 +82,11 @@ def _coefficients(K_ptr, R_ptr, numbers_ptr, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _outcome(
+def _combine(
     out_ptr, T_ptr, K_ptr, HM_ptr, k, size, wide_k, T_low,
     HIGH: tl.constexpr, WIDE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """The rows of T, of the new B^T, HP^T and Hv^T; those of T as pairs, too."""
+    """Compute the rows of T, of the new B^T, HP^T and Hv^T; those of T as pairs, too."""
     high = 3 * size + 1
     down, across = tl.cdiv(high, HIGH), tl.cdiv(k, WIDE)
     matrix = (tl.program_id(0) // (down * across)).to(tl.int64)
@@ -107,7 +107,7 @@ def _outcome(
 
 
 @triton.jit(do_not_specialize=["eps"])
-def _remember(
+def _update_state(
     H_ptr, v_ptr, state_ptr, numbers_ptr, fresh_ptr, live_ptr, out_ptr, n, k, size, eps,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -143,17 +143,17 @@ def _remember(
 
 @triton.jit
 def _sum_of_pairs(at, low, present):
-    """Numbers in their units; `low` is the way from the higher to the lower parts."""
+    """Numbers in their units; `low` is the offset from the higher to the lower parts."""
     high = tl.load(at, mask=present, other=0.0).to(tl.float32)
     return high + tl.load(at + low, mask=present, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _within(
+def _span_part(
     Q_ptr, M_ptr, out_ptr, numbers_ptr, k, size, wide_k, M_low, Q_low,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """P^T - HP^T / |H|, as pairs: the part in the span of X that is subtracted from A."""
+    """Compute P^T - HP^T / |H| as pairs: the part in the span of X that is subtracted from A."""
     matrix, rows, columns = tile_of(size, k, HIGH, WIDE)
     present = (rows < size) & (columns < k)
     at = M_ptr + (matrix * 2 * (2 * size + 1) + size + rows) * wide_k + columns
@@ -167,19 +167,19 @@ def _within(
 
 
 @triton.jit
-def _give(
+def _write_factor(
     out_ptr, A_ptr, XQ_ptr, fresh_ptr, live_ptr, d, size, wide_d, A_low,
-    SHARES: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+    PARTIALS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The new A^T, given partial sums of XQ; NaN where no step is taken."""
+    """Write the new A^T, given partial sums of XQ; NaN where no step is taken."""
     matrix, rows, columns = tile_of(size, d, HIGH, WIDE)
     present = (rows < size) & (columns < d)
     at = A_ptr + (matrix * 2 * size + rows) * wide_d + columns
     A = _sum_of_pairs(at, A_low, present)
-    at = XQ_ptr + (matrix * SHARES * size + rows) * d + columns
+    at = XQ_ptr + (matrix * PARTIALS * size + rows) * d + columns
     XQ = tl.zeros((HIGH, WIDE), tl.float32)
-    for share in tl.static_range(SHARES):
-        XQ += tl.load(at + share * size * d, mask=present, other=0.0)
+    for part in tl.static_range(PARTIALS):
+        XQ += tl.load(at + part * size * d, mask=present, other=0.0)
     scale = tl.load(fresh_ptr + matrix * 3 + 1)
     scale = tl.where(tl.load(live_ptr + matrix) != 0, scale, float("nan"))
     at = out_ptr + (matrix * size + rows) * d + columns

@@ -1,8 +1,8 @@
 r"""Natural steps by factors: gradients divided by the second moment of their right factors.
 
 The r pairs of $AB^\top$ are scaled to $|a_j| = 1$. With $R = \lambda I + \sum BB^\top$ over all
-steps, and its least eigenvalue $\rho$, the direction is, in the place of the gradient's tangent
-part $(I - XX^\top)AB^\top + X\,\mathrm{skew}(X^\top AB^\top)$,
+steps, and its least eigenvalue $\rho$, the gradient's tangent part $(I - XX^\top)AB^\top +
+X\,\mathrm{skew}(X^\top AB^\top)$ is replaced by the direction
 
 $$c\,\bigl((I - XX^\top)AB^\top R^{-1}
   + \rho X\,\mathrm{skew}(R^{-1}X^\top AB^\top R^{-1})\bigr).$$
@@ -65,14 +65,14 @@ def natural_factors(
     k, r = B.shape[-2:]
     lengths = _norm(A, -2)
     A, B = A / lengths.clamp_min(torch.finfo(A.dtype).tiny), B * lengths
-    norm, share = _norm(B, (-2, -1)), (DAMPING / k) ** 0.5
-    usable = (norm * lengthening(k, r) <= LARGEST_GRADIENT[X.dtype]).all()  # which NaN is not
-    some = norm * share >= torch.finfo(X.dtype).tiny  # a smaller one is a gradient of zeros
-    restart = (norm * share > GROWTH * damping) & some & usable
+    norm, fraction = _norm(B, (-2, -1)), (DAMPING / k) ** 0.5
+    usable = (norm * lengthening(k, r) <= LARGEST_GRADIENT[X.dtype]).all()  # false for NaN
+    some = norm * fraction >= torch.finfo(X.dtype).tiny  # a smaller one is a gradient of zeros
+    restart = (norm * fraction > GROWTH * damping) & some & usable
     _restart_(H, v, restart)
-    damping = torch.where(restart, norm * share, damping)
+    damping = torch.where(restart, norm * fraction, damping)
     scale = torch.where(restart, damping * lengthening(k, r), scale)
-    unit = 1 / torch.where(damping > 0, damping, 1)  # which it is not for gradients of zeros
+    unit = 1 / torch.where(damping > 0, damping, 1)  # after gradients of zeros only it is 0
     B, square = B * unit, (norm * unit).square()
     with users_precision(X):
         P = X.mT @ A

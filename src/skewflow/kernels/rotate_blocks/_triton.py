@@ -8,16 +8,14 @@ of $\Gamma(A)$, every rounding error is proportional to the step, and small step
 products are of TF32 triples, as exact as float32 and much faster.
 
 A group is a block, or, for s < 16, as many blocks as fit the 16 rows that a tensor core multiplies:
-their joint A is block diagonal, and so is its exponential. Blocks of more than 64 rows are turned
-by the kernels of `_action_triton.py`.
+their joint A is block diagonal, and so is its exponential. `_action_triton.py` has the last two
+kernels for blocks of more than 64 rows.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc, valid-type"
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .._runtime._device_triton import (
@@ -29,31 +27,20 @@ from .._runtime._device_triton import (
     raise_flag,
     store_finite,
 )
-from .._runtime._launch_triton import Launch, Launches, num_multiprocessors, starts_early
-from .._runtime._operands_triton import Operands, common_arguments, scale_of
 from ..permutation._triton import load_key
-from ..row_moments._triton import moment_launches
-from ..update import Update
-from ._action_triton import action_launches
 from ._exponential_triton import cayley, exponential, polish
 from ._rows_triton import block_of, find_rows, start_of
-from .dispatch import LARGEST_TRITON_BLOCK
-
-GRAM_PROGRAMS = {16: 8, 32: 4, 64: 2, 128: 1}
-APPLY_PROGRAMS = {16: 32, 32: 8, 64: 4, 128: 2}
-"""Programs per multiprocessor by padded block size: the best of a sweep on one H200 up to 64; the
-value for 128 was not measured."""
 
 
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
-def _gram(
+def gram(
     X_ptr,
     G_ptr,
     M_ptr,
     table_ptr,
     replayed_ptr,
     live_ptr,
-    shares_ptr,
+    partials_ptr,
     first_stream,
     seed,
     done: tl.int64,
@@ -83,6 +70,7 @@ def _gram(
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    """Add up D_B X_B^T over a part of the columns, and update the momentum."""
     # Groups vary fastest: of a column-major X they read the same sectors, which L2 then holds.
     pid = tl.program_id(0)
     group, split = pid % num_groups, pid // num_groups % splits
@@ -98,7 +86,7 @@ def _gram(
     rows, present = rows[:, None], (present & is_live(live_ptr, param))[:, None]
     begin = split * split_size
     end = tl.minimum(begin + split_size, k)
-    share = tl.zeros((S, S), tl.float32)
+    partial = tl.zeros((S, S), tl.float32)
     for start in range(begin, end, BLOCK_K):
         cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
         mask = present & (cols < end)
@@ -109,19 +97,19 @@ def _gram(
         D = load_direction(G_ptr, M_ptr, at_g, at_m, mask, mu, X_TYPE, HAS_M, NESTEROV, MAXIMIZE)
         at = rows * stride_x[1] + cols * stride_x[2]
         X = tl.load(X_ptr + at, mask=mask, other=0.0, eviction_policy="evict_last")
-        share = tl.dot(D, tl.trans(X), share, input_precision="tf32x3")
+        partial = tl.dot(D, tl.trans(X), partial, input_precision="tf32x3")
     if EARLY:
         gdc_launch_dependents()
     lane = tl.arange(0, S)
-    shares_ptr += ((matrix.to(tl.int64) * num_groups + group) * splits + split) * (S * S)
-    tl.store(shares_ptr + lane[:, None] * S + lane[None, :], share)
+    partials_ptr += ((matrix.to(tl.int64) * num_groups + group) * splits + split) * (S * S)
+    tl.store(partials_ptr + lane[:, None] * S + lane[None, :], partial)
 
 
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
-def _retract(
+def retract(
     table_ptr,
     replayed_ptr,
-    shares_ptr,
+    partials_ptr,
     E_ptr,
     flags_ptr,
     moments_ptr,
@@ -143,6 +131,7 @@ def _retract(
     S: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    """Store the rotation of a group, less the identity, from the partial sums of `gram`."""
     if EARLY:
         gdc_launch_dependents()
         gdc_wait()
@@ -150,13 +139,13 @@ def _retract(
     group = tl.program_id(0) % num_groups
     lane = tl.arange(0, S)
     tile = lane[:, None] * S + lane[None, :]
-    shares_ptr += pid * splits * (S * S)
+    partials_ptr += pid * splits * (S * S)
     total = tl.zeros((S, S), tl.float32)
     for first in range(0, splits, 4):
         for ahead in tl.static_range(4):  # four loads in flight
             split = first + ahead
             inside = tile < tl.where(split < splits, S * S, 0)
-            total += tl.load(shares_ptr + split * (S * S) + tile, mask=inside, other=0.0)
+            total += tl.load(partials_ptr + split * (S * S) + tile, mask=inside, other=0.0)
     places = start_of(group * PACK, small, larger) + lane
     block = block_of(places, small, larger)
     last = tl.minimum((group + 1) * PACK, num_blocks)
@@ -183,7 +172,7 @@ def _retract(
 
 
 @triton.jit(do_not_specialize=["first_stream", "seed", "done"])
-def _apply(
+def apply(
     X_ptr,
     M_ptr,
     P_ptr,
@@ -218,6 +207,7 @@ def _apply(
     BLOCK_K: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    """Rotate the rows of a group, and their momentum, by the result of `retract`."""
     # Backwards: the rows that the Gram matrices read last are still in L2.
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
     group, split = pid % num_groups, pid // num_groups % splits
@@ -256,101 +246,3 @@ def _apply(
             M = tl.load(M_ptr + at, mask=mask, other=0.0)
             M += tl.dot(E, M, input_precision="tf32x3")
             store_finite(M_ptr, at, M, mask)
-
-
-def plan_blocks(operands: Operands, update: Update, block_size: int, **tuning: int) -> Launches:
-    """The launches of `step_blocks`, in place, on all parameters of one shape at once.
-
-    Args:
-        operands: The tensors; the points are float32.
-        update: Switches and seed of the step; its numbers are given at each launch.
-        block_size: s, between 2 and `LARGEST_TRITON_BLOCK`.
-        **tuning: Overrides of the launches: `splits`, `block_k`, `apply_splits`, `apply_block_k`,
-            `gram_warps`, `retract_warps`, `apply_warps`, `early`, `reload`.
-
-    Raises:
-        ValueError: If the blocks are too large or the points not float32.
-    """
-    X = operands.Xs[0]
-    largest = LARGEST_TRITON_BLOCK[update.retraction]
-    if block_size > largest:
-        raise ValueError(
-            f"`block_size` must be at most {largest} in the CUDA kernel of "
-            f"retraction={update.retraction!r}: got {block_size}."
-        )
-    if X.dtype != torch.float32:
-        raise ValueError(f"the CUDA kernel of blocks needs float32 points: got {X.dtype}.")
-    d = X.shape[1]
-    num_blocks = -(-d // block_size)
-    small, larger = divmod(d, num_blocks)
-    most = small + bool(larger)
-    pack = max(1, 16 // most)
-    S = max(16, triton.next_power_of_2(most))
-    num_groups = triton.cdiv(num_blocks, pack)
-    programs = operands.num_matrices * num_groups
-    least = 256 if S <= 64 else 32  # a column is more work for large blocks
-    gram = _split(X, programs, GRAM_PROGRAMS[S], tuning.get("splits"), 256)
-    apply = _split(X, programs, APPLY_PROGRAMS[S], tuning.get("apply_splits"), least)
-    # A kernel may start while the previous one ends, and waits only where it needs its results.
-    early = bool(tuning.get("early", starts_early(X.device)))
-    chained = {"launch_pdl": True} if early else {}
-    shares = X.new_empty(programs, gram["splits"], S, S)
-    E = X.new_empty(programs, S, S)
-    arguments = {
-        **common_arguments(operands, update),
-        "shares_ptr": shares,
-        "E_ptr": E,
-        "small": small,
-        "larger": larger,
-        "num_blocks": num_blocks,
-        "num_groups": num_groups,
-        "PACK": pack,
-        "S": S,
-        "EARLY": early,
-    }
-    block_k = {"BLOCK_K": tuning.get("block_k", 64 if S <= 64 else 32)}
-    apply_block_k = {"BLOCK_K": tuning.get("apply_block_k", 64 if S <= 32 else 32)}
-    launches = [
-        *moment_launches(operands, arguments),
-        Launch(
-            _gram,
-            programs * gram["splits"],
-            {**arguments, **gram, **block_k},
-            num_warps=tuning.get("gram_warps", S // 16),
-            num_stages=3 if S <= 64 else 2,
-        ),
-    ]
-    scale, kept = scale_of(d, block_size), [shares, E, *operands.kept]
-    if S > 64:
-        terms = X.new_empty(programs, dtype=torch.int32)
-        arguments |= {"terms_ptr": terms, "TAIL": 32 if most <= 96 else 64}
-        launches += action_launches(X, programs, arguments, gram, apply, chained, tuning)
-        return Launches(X.device, scale, launches, [terms, *kept], operands.table, operands.wide)
-    launches += [
-        Launch(
-            _retract,
-            programs,
-            {**arguments, **gram},
-            num_warps=tuning.get("retract_warps", 1 if S == 16 else 4),
-            **chained,
-        ),
-        Launch(
-            _apply,
-            programs * apply["splits"],
-            {**arguments, **apply, **apply_block_k},
-            num_warps=tuning.get("apply_warps", 4 if S <= 32 else 2),
-            **chained,
-        ),
-    ]
-    return Launches(X.device, scale, launches, kept, operands.table, operands.wide)
-
-
-def _split(
-    X: Tensor, num_programs: int, per_sm: int, splits: int | None, least: int
-) -> dict[str, int]:
-    """Stretches of `least` columns or more, for `per_sm` programs per multiprocessor."""
-    k = X.shape[-1]
-    most = per_sm * num_multiprocessors(X.device) // num_programs
-    wanted = splits or max(1, min(most, k // least))
-    size = triton.cdiv(triton.cdiv(k, wanted), 16) * 16  # 16, so that the loads stay wide
-    return {"splits": triton.cdiv(k, size), "split_size": size}

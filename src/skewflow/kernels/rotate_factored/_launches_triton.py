@@ -58,11 +58,11 @@ class FactoredWorkspace(Workspace):
         self._has_v, self._checks = has_v, new(r, 2)
         self._B = None
         if not has_v:
-            shares = new(cut_of(n, r, k, d, deep=True)[2], r, d)
-            self._B = pairs(r, self._wide_k), new(r), shares, summed(shares)
+            partials = new(cut_of(n, r, k, d, deep=True)[2], r, d)
+            self._B = pairs(r, self._wide_k), new(r), partials, summed(partials)
         self._AX = new(r, k) if has_ax else None
-        self._M_shares = new(cut_of(n, size, d, size)[2], size, size)
-        self._M = summed(self._M_shares)
+        self._M_partials = new(cut_of(n, size, d, size)[2], size, size)
+        self._M = summed(self._M_partials)
         self._T = new(cut_of(n, self._rows, d, k)[2], self._rows, k)
         self._MW, self._JT = new(size, 2 * size), pairs(size, self._wide_k)
         self._C = new(size, self._wide_k)
@@ -137,17 +137,17 @@ class FactoredWorkspace(Workspace):
         n, d, k, size, half = self._n, self._d, self._k, self.size, self.size // 2
         launches = []
         if self._B is not None:  # V^T = B^T X^T, into the lower half of L^T
-            right, units, shares, V = self._B
+            right, units, partials, V = self._B
             cut = cut_of(n, half, k, d, deep=True)
-            launches.append(row_product_of(shares, right, units, X.mT, None, cut))
-            launches += sum_of(V, shares)
+            launches.append(row_product_of(partials, right, units, X.mT, None, cut))
+            launches += sum_of(V, partials)
             lower = {"L_ptr": self._L, "units_ptr": self._L_units, "V_ptr": V, "half": half, "d": d}
             lower |= {"wide_d": self._wide_d, "FOURS": fours(d), "WIDE": 1024}
             launches.append(Launch(taking._split_lower, n * half, lower, num_warps=4))
         cut = cut_of(n, size, d, size)
         pairs = (self._L, self._L_units)
-        launches.append(row_product_of(self._M_shares, *pairs, self._L.mT, self._L_units, cut))
-        launches += sum_of(self._M, self._M_shares)
+        launches.append(row_product_of(self._M_partials, *pairs, self._L.mT, self._L_units, cut))
+        launches += sum_of(self._M, self._M_partials)
         cut = cut_of(n, self._rows, d, k)
         known = size - self._rows
         pairs = (self._L[:, :, known:], self._L_units[:, known:])
@@ -177,7 +177,7 @@ class FactoredWorkspace(Workspace):
         sums = {"M_ptr": self._M, "T_ptr": self._T, "AX_ptr": self._AX, "rows_of_t": self._rows}
         sums |= {"checks_ptr": self._checks, "flags_ptr": flag, "usable_ptr": self._usable}
         options = {"HALF": triton.next_power_of_2(half), "HIGH": high, "WIDE": wide}
-        options |= {"HAS_V": self._has_v, "HAS_AX": self._AX is not None, "SHARES": cut[2]}
+        options |= {"HAS_V": self._has_v, "HAS_AX": self._AX is not None, "PARTIALS": cut[2]}
         launches.append(Launch(kernels._balance, programs, {**shared, **sums, **options}))
         small = {**shared, "BLOCK": self._block}
         launches.append(Launch(kernels._square, 2 * n * self._tiles, small, num_warps=4))

@@ -55,22 +55,22 @@ def _split_rest(
         common += a * (v * scale)
         square += a * a
     whole = tl.sum(square, axis=1)
-    share = tl.where(whole > 0, tl.sum(common, axis=1) / tl.where(whole > 0, whole, 1.0), 0.0)
-    share = (share * unit)[:, None]
+    parallel = tl.where(whole > 0, tl.sum(common, axis=1) / tl.where(whole > 0, whole, 1.0), 0.0)
+    parallel = (parallel * unit)[:, None]
     most = tl.zeros((ROWS, WIDE), tl.int32)
     for first in range(0, length, WIDE):
         inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
         present = inside & (inner < length)
         v = tl.load(at + inner * stride, mask=present, other=0.0)
         a = _scaled(at_a + inner * stride_a, low_a, scale_a, present, PAIRS)
-        most = tl.maximum(most, magnitude(v - share * a))
+        most = tl.maximum(most, magnitude(v - parallel * a))
     scale, unit = scale_and_unit(most)
     for first in range(0, length, WIDE):
         inner = (first + tl.arange(0, WIDE)).to(tl.int64)[None, :]
         present = inside & (inner < length)
         v = tl.load(at + inner * stride, mask=present, other=0.0)
         a = _scaled(at_a + inner * stride_a, low_a, scale_a, present, PAIRS)
-        high, low = halves((v - share * a) * scale)
+        high, low = halves((v - parallel * a) * scale)
         tl.store(at_high + inner, high, mask=inner < length)
         tl.store(at_low + inner, low, mask=inner < length)
     return unit

@@ -67,7 +67,7 @@ def _balance(
     HAS_V: tl.constexpr,
     HAS_AX: tl.constexpr,
     FOURS: tl.constexpr,
-    SHARES: tl.constexpr,
+    PARTIALS: tl.constexpr,
     HALF: tl.constexpr,
     HIGH: tl.constexpr,
     WIDE: tl.constexpr,
@@ -117,10 +117,10 @@ def _balance(
         columns = (column - wide) * WIDE + tl.arange(0, WIDE)
         present = (rows < size)[:, None] & (columns < k)[None, :]
         skipped = size - rows_of_t  # whose sums lie in AX
-        at_t = T_ptr + matrix * SHARES * rows_of_t * k + (at - skipped) * k + columns[None, :]
+        at_t = T_ptr + matrix * PARTIALS * rows_of_t * k + (at - skipped) * k + columns[None, :]
         T = tl.zeros((HIGH, WIDE), tl.float32)
-        for share in tl.static_range(SHARES):
-            T += tl.load(at_t + share * rows_of_t * k, mask=present & (at >= skipped), other=0.0)
+        for part in tl.static_range(PARTIALS):
+            T += tl.load(at_t + part * rows_of_t * k, mask=present & (at >= skipped), other=0.0)
         if HAS_AX:
             at_ax = AX_ptr + (matrix * half + at) * k + columns[None, :]
             T += tl.load(at_ax, mask=present & (at < half), other=0.0)

@@ -55,8 +55,8 @@ def rotate_factored_(
     squares = torch.linalg.vecdot(F, F, dim=0)
     if not _is_in_range(squares, shortest):
         return False
-    share = torch.linalg.vecdot(left, right, dim=0) / squares[:r].clamp(min=shortest)
-    right.addcmul_(left, share, value=-1)
+    parallel = torch.linalg.vecdot(left, right, dim=0) / squares[:r].clamp(min=shortest)
+    right.addcmul_(left, parallel, value=-1)
     M = F.mT @ F
     before, squares = squares, M.diagonal()
     live = (squares > shortest).view(2, r).all(0)  # a pair with a column of zeros is left out

@@ -53,9 +53,9 @@ class DenseBatch(Executor):
         if member.gradient is None or member.choice.size != "dense":
             return None
         points, large = weight.points(state), weight.p.numel() > STACKED
-        alone = id(member) if large else settings.apart(member)
+        separate = id(member) if large else settings.apart(member)
         kinds = points.device, points.dtype, member.gradient.dtype, weight.view.matrices
-        return (*kinds, "momentum_buffer" in state, alone)
+        return (*kinds, "momentum_buffer" in state, separate)
 
     @classmethod
     def make(cls, members: Sequence[Member], settings: Settings) -> Executor:

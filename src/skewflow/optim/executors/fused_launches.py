@@ -45,7 +45,7 @@ class FusedLaunches(Executor):
         if self.skips:
             self._live = torch.ones(len(members), dtype=torch.int32, device=device)
             self._skipped = self._in_one_piece("skipped")
-        # Mapped memory: a kernel that meets a bad product writes here, and no step waits for it.
+        # Mapped memory: a kernel reports a bad product here, and no step waits for it.
         self._flags = torch.zeros(1 + len(members), dtype=torch.int32, pin_memory=True)
         self._seen = self._flags.numpy()
         self._places: OrderedDict[tuple[int, ...], Launches] = OrderedDict()
@@ -91,7 +91,7 @@ class FusedLaunches(Executor):
         self._seen[:] = 0
         raise NonFiniteGradientError(
             f"the gradient of {', '.join(names)} must be finite: at an earlier step it, or its "
-            "product with the weight, was not. The rows it touched were left as they were, so the "
+            "product with the weight, was not. The rows concerned were not changed, so the "
             "weight is still orthogonal. Lower the learning rate, clip, or look for the overflow "
             'in the model; nonfinite="skip" leaves such weights out of the step.'
         )

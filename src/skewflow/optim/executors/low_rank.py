@@ -51,8 +51,8 @@ class LowRankMemory:
             raise NonFiniteGradientError(
                 f"the factors of {', '.join(late)} must be finite, and kept by a layer with the "
                 "same weight: at an earlier step they were not, and the step was not taken. Lower "
-                "the learning rate, look for the overflow in the model, or for what writes to the "
-                "weight between the forward pass and the step."
+                "the learning rate, look for the overflow in the model, or for code that writes to "
+                "the weight between the forward pass and the step."
             )
 
 
