@@ -1,7 +1,7 @@
 """Fit a plane to points with outliers, by a loss without a useful gradient: the median distance.
 
-Principal components minimise squares, so a few outliers turn them away. The median ignores them,
-and evolution strategies need its values only.
+Principal components minimise squares, so a few outliers change them. The median ignores outliers,
+and evolution strategies need only its values.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A sharded transformer with orthogonal attention weights that learns to sort digits.
 
-`torchrun --nproc-per-node 2 examples/fsdp2_transformer.py` saves a checkpoint and goes on from it,
-also with another number of processes.
+`torchrun --nproc-per-node 2 examples/fsdp2_transformer.py` saves a checkpoint. The next call
+resumes from it, also with another number of processes.
 """
 
 import sys
@@ -41,7 +41,7 @@ def main(folder: str = "runs/fsdp2_transformer", steps: int = 100) -> None:
         set_state_dict(model, optimizers, model_state_dict=state["m"], optim_state_dict=state["o"])
     begun = optimizers[0].param_groups[0]["step"]
     for step in range(begun, begun + steps):
-        g = torch.Generator().manual_seed(step * size + rank)  # each process has its own digits
+        g = torch.Generator().manual_seed(step * size + rank)  # other digits in each process
         digits = torch.randint(10, (64, 8), generator=g)
         logits, wanted = model(digits + 10 * torch.arange(8)), digits.sort().values.flatten()
         nn.functional.cross_entropy(logits, wanted).backward()

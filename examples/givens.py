@@ -1,8 +1,8 @@
-"""Learn a transform for compression: a product of Givens rotations that no angle can spoil.
+"""Learn a transform for compression: a product of Givens rotations, orthogonal for any angles.
 
-Neighbouring samples of a signal resemble each other. A good orthogonal transform gathers their
-energy in few coefficients; the coding gain in decibels says how well, and the eigenvectors of the
-covariance reach the most there is. Few rounds of rotations come close with fewer numbers.
+Neighbouring samples of a signal are correlated. A good orthogonal transform concentrates their
+energy in few coefficients. The coding gain, in decibels, measures this; the eigenvectors of the
+covariance have the largest one. A few rounds of rotations come close with fewer parameters.
 """
 
 import torch
@@ -18,7 +18,7 @@ def coding_gain(variances):
 
 
 def learned(rounds, covariance):
-    """Train a layer of some rounds; the gains before and after, and its orthogonality error."""
+    """Train a layer; returns the gains before and after, and its orthogonality error."""
     torch.manual_seed(0)
     layer = sf.nn.GivensLinear(LENGTH, rounds, bias=False)
     adam = torch.optim.Adam(layer.parameters(), lr=0.05)
@@ -36,7 +36,7 @@ def learned(rounds, covariance):
 
 
 def main():
-    """Print the coding gains of a few and of all rounds beside the largest there is."""
+    """Print the coding gains of a few and of all rounds beside the largest possible one."""
     time = torch.arange(LENGTH)
     covariance = CORRELATION ** (time[:, None] - time).abs().float()
     most = coding_gain(torch.linalg.eigvalsh(covariance)).item()

@@ -24,7 +24,7 @@ def network(depth=20, width=32):
 
 
 def accuracy(model, x, y):
-    """The part of the points that the model classifies correctly."""
+    """The fraction of the points that the model classifies correctly."""
     return (model(x).argmax(dim=1) == y).float().mean().item()
 
 

@@ -11,7 +11,7 @@ from skewflow.problems import MahalanobisMetric, OrthogonalRandomFeatures
 
 
 def errors(n_components=2):
-    """Share of wrong neighbours' votes on wine, in two coordinates: the first two, and learned."""
+    """Fractions of wrong votes of neighbours on wine, with two features and with learned ones."""
     X, y = load_wine(return_X_y=True)
     train, test, y_train, y_test = train_test_split(X, y, random_state=0, stratify=y)
     scaler = StandardScaler().fit(train)
@@ -39,7 +39,7 @@ def kernel_errors(d=16, gamma=0.5):
 
 
 def main():
-    """Print both pairs."""
+    """Print the errors of the votes and of the kernels."""
     before, after = errors()
     print(f"wrong with two features {before:.1%}, with two learned coordinates {after:.1%}")
     gaussian, orthogonal = kernel_errors()

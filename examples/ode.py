@@ -1,7 +1,7 @@
-"""Tell two spirals apart by a differential equation whose weight flows on the orthogonal group.
+"""Classify two spirals by a differential equation whose weight flows on the orthogonal group.
 
-The gradient runs the equation backwards instead of storing its steps, so its steps take the memory
-of one.
+The gradient runs the equation backwards instead of storing its steps, so it needs the memory of a
+single step.
 """
 
 import math
@@ -15,7 +15,7 @@ WIDTH, STEPS = 16, 20
 
 
 def spirals(n):
-    """Points of two interleaved spirals, (2n, 2), and which one each is on."""
+    """Points on two interleaved spirals, (2n, 2), and the number of each point's spiral."""
     angle = 2.5 * math.pi * torch.rand(2, n).sqrt() + 0.5
     turn = angle + torch.tensor([[0.0], [math.pi]])
     points = torch.stack([angle * turn.cos(), angle * turn.sin()], dim=-1) / 6
@@ -23,7 +23,7 @@ def spirals(n):
 
 
 def main():
-    """Train, and print how many points are told apart."""
+    """Train, and print the accuracy on new points."""
     torch.manual_seed(0)
     ode = sf.nn.OrthogonalODE(WIDTH, STEPS, time=3.0, method="strang")
     net = nn.Sequential(nn.Linear(2, WIDTH), ode, nn.Linear(WIDTH, 2))
@@ -31,12 +31,12 @@ def main():
     flow = sf.optim.FlowAdam(orthogonal, lr=0.02)
     adam = torch.optim.Adam([p for _, p in rest], lr=0.02)
 
-    def told_apart():
+    def accuracy():
         with torch.no_grad():
             x, label = spirals(500)
             return (net(x).argmax(dim=1) == label).float().mean().item()
 
-    before = told_apart()
+    before = accuracy()
     for _ in range(60):
         x, label = spirals(64)
         flow.zero_grad()
@@ -46,7 +46,7 @@ def main():
         adam.step()
     _, W = ode.end(torch.zeros(1, WIDTH))
     error = sf.nn.orthogonality_error(W.detach())
-    print(f"told apart           {before:.1%} -> {told_apart():.1%}")
+    print(f"accuracy             {before:.1%} -> {accuracy():.1%}")
     print(f"orthogonality error  {error:.0e} after {STEPS} steps")
 
 

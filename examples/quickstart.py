@@ -23,7 +23,7 @@ def problem(d, generator):
 
 
 def run(d=64, block_size=8, num_steps=500, seed=0):
-    """Take the steps; the relative distance to the answer before and after, and X."""
+    """Take the steps; returns the relative distances to the answer, and X."""
     generator = torch.Generator().manual_seed(seed)
     A, B, answer = problem(d, generator)
     X = sf.geometry.haar(d, special=True, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Train a recurrent net to remember: it sees one symbol, then blanks, and is asked for the symbol.
+"""Train a recurrent net to remember a symbol over a long sequence of blanks.
 
 The transition is orthogonal, so the state neither fades nor explodes along the blanks.
 """
