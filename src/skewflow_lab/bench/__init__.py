@@ -1,1 +1,1 @@
-"""Benchmarks: what a step costs, measured against everything a user could take instead."""
+"""Benchmarks: the cost of a step beside that of every alternative."""

@@ -18,7 +18,7 @@ from ..runs.files import RunError, append_rows, recorded
 
 Device = Literal["cpu", "cuda"]
 DEVICE: Device = "cuda" if torch.cuda.is_available() else "cpu"
-"""Where a benchmark runs unless its command says otherwise."""
+"""The default device of a benchmark."""
 
 PEERS = ("geoopt", "geotorch", "pogo", "orthogonium")
 ABSENT = "not installed; pip install 'skewflow[peers]' brings it"
@@ -37,7 +37,7 @@ def check_folder(out: Path) -> None:
     """Refuse a folder in which no file can be written."""
     there = next(path for path in (out, *out.parents) if path.exists())
     try:
-        with TemporaryFile(dir=there):  # which leaves no trace
+        with TemporaryFile(dir=there):  # removed at once
             pass
     except OSError as error:
         raise RunError(
@@ -47,7 +47,7 @@ def check_folder(out: Path) -> None:
 
 
 def why_not(error: Exception) -> str:
-    """What the table says of a method that could not be made: a rival's failure is a result."""
+    """The note in a table on a method that could not start: a rival's failure is a result."""
     absent = isinstance(error, ModuleNotFoundError) and error.name in PEERS
     return ABSENT if absent else f"failed: {reason(error)}"
 
@@ -61,14 +61,14 @@ def show(*parts: str | Table) -> None:
     """Print a result."""
     out = Console()
     if not out.is_terminal:
-        out = Console(width=240)  # a file has no edge to fold the table at
+        out = Console(width=240)  # in a file, tables need not be wrapped
     say = partial(out.print, markup=False, highlight=False)
     for part in parts:
         say(part)
 
 
 def written(paths: Iterable[Path]) -> str:
-    """The last line: where the numbers are."""
+    """The last line of the output, which names the files."""
     return f"written: {', '.join(map(str, paths))}"
 
 

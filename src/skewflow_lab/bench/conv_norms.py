@@ -41,9 +41,10 @@ def conv_norms(rounds: int = 5, steps: int = 200, save: bool = False) -> None:
 
     The paper makes a flattened kernel orthogonal, which is the map from one patch; orthogonium
     makes the convolution orthogonal. The constant is the largest singular value of the operator on
-    images in float64, found by a power iteration; the least one is of images of 8 x 8 pixels. Each
-    kernel is measured as drawn and after the training of a small classifier of scikit-learn's
-    digits. Times are those of a forward and a backward pass of 32 images of 32 x 32 pixels.
+    images in float64, found by a power iteration; the least singular value is that for images of
+    8 x 8 pixels. Each kernel is measured at initialisation and after the training of a small
+    classifier of scikit-learn's digits. Times are those of a forward and a backward pass of 32
+    images of 32 x 32 pixels.
 
     Args:
         rounds: Interleaved rounds of the clock; times are medians over them.
@@ -53,7 +54,7 @@ def conv_norms(rounds: int = 5, steps: int = 200, save: bool = False) -> None:
     check_rounds("cpu", rounds, save)
     if find_spec("orthogonium") is None:
         if save:
-            raise RunError(f"the rival must be there for a record: orthogonium is {ABSENT}.")
+            raise RunError(f"--save needs the rival: orthogonium is {ABSENT}.")
         show(f"{PEER}: {ABSENT}")
     rows = []
     cases = [*product(WINDOWS, PADDINGS)]
@@ -167,14 +168,14 @@ def largest(layer: nn.Conv2d, size: int) -> float:
 
 @torch.no_grad()
 def spectrum(layer: nn.Conv2d, size: int) -> Float[Tensor, " n"]:
-    """All singular values on images of a size, from the largest on."""
+    """All singular values on images of a size, largest first."""
     one = torch.eye(layer.in_channels * size**2, dtype=torch.float64)
     images = _operator(layer)(one.view(-1, layer.in_channels, size, size))
     return torch.linalg.svdvals(images.flatten(1))
 
 
 def _train(layer: nn.Conv2d, steps: int) -> float:
-    """Train the layer between a free one and a readout; the test accuracy."""
+    """Train the layer between a free layer and a readout; returns the test accuracy."""
     train, test = load_digits_part("train"), load_digits_part("test")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -21,7 +21,7 @@ def edge_completion(d: int = 2000, draws: int = 1000, rounds: int = 10, save: bo
     tenth as often.
 
     Args:
-        d: Rows.
+        d: Number of rows.
         draws: Draws by edge completion, in all rounds together.
         rounds: Interleaved rounds; numbers are medians over them.
         save: Append the ratio to results/bench/results.csv of the repository.

@@ -1,4 +1,4 @@
-"""`skewflow bench factored`: what factored steps cost, and where dense steps win."""
+"""`skewflow bench factored`: the cost of factored steps, and where dense steps are cheaper."""
 
 import time
 from functools import partial
@@ -36,13 +36,13 @@ LAYERS = {"cpu": (512, 16), "cuda": (4096, 128)}
 def factored(device: Device = DEVICE, rounds: int = 7, save: bool = False) -> None:
     """Time factored steps: with a linear layer, against the dense step, and kernel by kernel.
 
-    First forward, backward and step of a linear layer, with captured factors and with SGD, on CUDA
-    also as CUDA graphs; on CUDA then the microseconds of each kernel of a factored step; last, for
-    each shape and rank, the factored and the dense step, which includes the product that forms the
-    gradient, and the largest r / k at which the factored step is cheaper.
+    It first times forward pass, backward pass and step of a linear layer, with captured factors and
+    with SGD, on CUDA also as CUDA graphs. On CUDA it then times each kernel of a factored step.
+    Last it times, for each shape and rank, the factored step and the dense step with the product
+    that forms the gradient, and prints the largest r / k at which the factored step is cheaper.
 
     Args:
-        device: Where the weights are.
+        device: Device of the weights.
         rounds: Interleaved rounds; numbers are medians over them.
         save: Write results/bench/factored_DEVICE.json of the repository.
     """
@@ -56,7 +56,7 @@ def factored(device: Device = DEVICE, rounds: int = 7, save: bool = False) -> No
 
 
 def _milliseconds(step: Step, device: str, calls: int) -> float:
-    """Milliseconds of a call, when no call waits for the one before."""
+    """Milliseconds of a call in a sequence of calls without synchronisation."""
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -70,7 +70,7 @@ def _milliseconds(step: Step, device: str, calls: int) -> float:
 def _medians(
     steps: dict[Name, Step], device: str, repeats: int, calls: int = 1
 ) -> dict[Name, float]:
-    """Milliseconds of each step: the median over repetitions in which all take turns."""
+    """Milliseconds of each step: the median over interleaved repetitions."""
     times: dict[Name, list[float]] = {name: [] for name in steps}
     for _ in range(repeats + 1):
         for name, step in steps.items():
@@ -79,7 +79,7 @@ def _medians(
 
 
 def _ranks(device: str, repeats: int) -> list[Row]:
-    """The factored and the dense step, for each shape by rank."""
+    """Times of the factored and the dense step for each shape and rank."""
     rows = []
     for d, k in SHAPES[device]:
         X = haar(d, k, generator=torch.Generator().manual_seed(0))[None].to(device)
@@ -105,7 +105,7 @@ def _ranks(device: str, repeats: int) -> list[Row]:
 
 
 def _layer(device: str, repeats: int) -> list[Row]:
-    """Forward, backward and step of a linear layer, with captured factors and with SGD."""
+    """Times of passes and step of a linear layer, with captured factors and with SGD."""
     size, batch = LAYERS[device]
     x = torch.randn(batch, size, device=device, requires_grad=True)
     g = torch.randn(batch, size, device=device) / batch

@@ -1,4 +1,4 @@
-"""`skewflow bench givens-layer`: what rounds of Givens rotations cost and learn as a layer."""
+"""`skewflow bench givens-layer`: cost and accuracy of layers of Givens rotations."""
 
 from collections.abc import Callable
 from statistics import median
@@ -33,14 +33,14 @@ def givens_layer(
 ) -> None:
     """Time `nn.GivensLinear`, and train it in a small classifier, beside other orthogonal layers.
 
-    The costs are those of a forward and a backward pass in float32; the step of the optimiser is
-    not among them. The classifier has two square layers of the width of the image, and sees MNIST
-    halved to 14 x 14 pixels, or scikit-learn's digits where MNIST is not there.
+    The costs are those of a forward and a backward pass in float32, without the step of the
+    optimiser. The classifier has two square layers of the width of the image. Its images are those
+    of MNIST, halved to 14 x 14 pixels, or scikit-learn's digits if MNIST is missing.
 
     Args:
         rounds: Interleaved rounds of the clock; numbers are medians over them.
-        steps: Steps of a training, of which there is one for each of three seeds.
-        accuracy: Train as well.
+        steps: Steps of a training; there is one for each of three seeds.
+        accuracy: Train the classifier, too.
         save: Write results/bench/givens_layer.json of the repository.
     """
     check_rounds("cpu", rounds, save)
@@ -116,7 +116,7 @@ def _size(layer: nn.Module) -> int:
 
 
 def _images() -> tuple[Images, Images]:
-    """Training and test images of one width and length."""
+    """Training and test images, each as a row of pixels."""
     if default_images() == "digits":
         return load_digits_part("train"), load_digits_part("test")
     train, test = load_images("mnist"), load_images("mnist", "test")
@@ -138,7 +138,7 @@ CLASSIFIERS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def _accuracy(name: str, train: Images, test: Images, steps: int) -> dict[str, Any]:
-    """The share of test images that a classifier knows, over seeds."""
+    """The fraction of test images that a classifier recognises, over all seeds."""
     found = []
     for seed in SEEDS:
         torch.manual_seed(seed)

@@ -25,17 +25,17 @@ from ..runs.threads import one_thread
 from .command import show
 
 SIGMA, LR, ORTHOGONAL_LR = 0.05, 0.1, 0.005
-"""One setting for all policies; none was searched."""
+"""The settings of all policies; they were not searched."""
 SCORES = 8
 """Episodes of a score."""
 
 Transition = Callable[[dict[str, Tensor]], Tensor]
-"""Takes the parameters of the transition out of those of a policy, and gives its matrix."""
+"""Removes the parameters of the transition from those of a policy, and returns its matrix."""
 
 
 @dataclass
 class Start:
-    """The parameters that a policy starts with, and how they make its transition."""
+    """The initial parameters of a policy, and the function from them to its transition."""
 
     params: dict[str, nn.Parameter]
     transition: Transition | None = None
@@ -113,9 +113,9 @@ def givens_policy(
 ) -> None:
     """Train compact policies by evolution strategies: parameters against the return.
 
-    All are recurrent policies of one size but for their transition, besides an affine one. They
-    share seeds, directions' number and length, and learning rates; the orthogonal matrix is stepped
-    by `FlowSGD` in blocks of 2. Needs the extra `rl`.
+    One policy is affine. The others are recurrent, of one size, and differ in their transition. All
+    use the same seeds, number and length of directions, and learning rates; `FlowSGD` steps the
+    orthogonal matrix in blocks of 2. Needs the extra `rl`.
 
     Args:
         task: Control task.
@@ -123,7 +123,7 @@ def givens_policy(
         generations: Steps of a strategy.
         directions: Directions of a generation; each costs two episodes.
         horizon: Longest episode.
-        seeds: Runs of each policy.
+        seeds: Number of runs of each policy.
         save: Write results/bench/givens_policy.json of the repository.
     """
     sizes = {"generations": generations, "directions": directions, "horizon": horizon}
@@ -159,7 +159,7 @@ def givens_policy(
 
 
 def _start(name: str, task: TaskName, hidden: int, seed: int) -> Start:
-    """The parameters of a policy; those that policies share are the same ones."""
+    """The parameters of a policy; equal parts of several policies have equal values."""
     simulation = Rollout(task).simulation()
     sizes = simulation.observation_size, len(simulation.low)
     simulation.close()

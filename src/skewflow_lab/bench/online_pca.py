@@ -39,10 +39,10 @@ def online_pca(
     """Time online PCA on 15000 samples of 5000 features in batches of 128, to a given gap.
 
     Each method searches its learning rate, with and without momentum, for the least time to the
-    gap; then its best setting runs in every round, in turn with the others'. FlowSGD runs with the
-    block size "auto" and with natural steps, which have no momentum. Gradients and POGO's steps may
-    use TF32. So may the direction in exact steps of FlowSGD; factored steps are as exact as in
-    float32. The clock stops while a loss is evaluated.
+    gap; then the best settings of all methods run in interleaved rounds. Ours are FlowSGD with the
+    block size "auto", and natural steps, which have no momentum. Gradients, POGO's steps and the
+    directions of FlowSGD's exact steps may use TF32; factored steps are as exact as in float32. The
+    clock stops while a loss is evaluated.
 
     Args:
         problems: Numbers of components.
@@ -73,7 +73,7 @@ def _tf32_products() -> Iterator[None]:
 def _seconds_to(
     problem: Problem, name: str, setting: Setting, gap: float, longest: float
 ) -> tuple[float, Racer | None]:
-    """Seconds to the gap; `longest` plus the last gap if a run misses it, infinity if it fails."""
+    """Seconds to the gap; `longest` plus the last gap if a run misses it; infinity if it fails."""
     racer = begin(problem, METHODS[name], setting)
     if isinstance(racer, str):
         return math.inf, None
@@ -96,7 +96,7 @@ def _seconds_to(
 
 
 def _search(problem: Problem, name: str, gap: float) -> tuple[Setting, float]:
-    """The setting that is first at the gap; slower settings stop at twice its time."""
+    """The setting that reaches the gap first; slower settings stop at twice its time."""
     best = Setting(0, 0.0), math.inf
     for momentum in (0.0, 0.9) if METHODS[name].momentum else (0.0,):
         with _tf32_products():
@@ -138,7 +138,7 @@ def _measure(name: str, gap: float, device: str, rounds: int) -> dict[str, Any]:
     missed = [method for method, seconds in middle.items() if not math.isfinite(seconds)]
     if missed:
         raise RunError(
-            f"{' and '.join(missed)} must come to the gap {gap} within {LONGEST} s on {name}."
+            f"{' and '.join(missed)} must reach the gap {gap} within {LONGEST} s on {name}."
         )
     ours = [method for method in NAMES if METHODS[method].ours]
     return row | {f"pogo / {method}": middle["pogo"] / middle[method] for method in ours}

@@ -1,7 +1,7 @@
-"""`skewflow bench processes`: two processes that step on two cores, against one of them.
+"""`skewflow bench processes`: two processes that step on two cores, against a single one.
 
-A ratio near 1 means that processes do not disturb each other. SGD shows what the memory of the
-machine allows.
+A ratio near 1 means that processes do not slow each other down. SGD shows the effect of the
+machine's memory bandwidth.
 """
 
 import os
@@ -69,7 +69,7 @@ def _work() -> None:
 
 
 class Worker:
-    """A process that steps when asked to."""
+    """A process that takes steps on request."""
 
     def __init__(self, d: int, k: int, threads: int, block_size: int) -> None:
         environment = {name: v for name, v in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -83,15 +83,15 @@ class Worker:
             text=True,
             env=environment,
         )
-        self.begin(0.01)  # its kernels compile
+        self.begin(0.01)  # compiles its kernels
 
     def begin(self, seconds: float) -> None:
-        """Let it step for some seconds; nothing waits for it."""
+        """Start steps for some seconds, without waiting for their end."""
         assert self._process.stdin is not None
         print(seconds, file=self._process.stdin, flush=True)
 
     def end(self) -> float:
-        """Wait for it; the milliseconds of a step."""
+        """Wait for the end; returns the milliseconds of a step."""
         assert self._process.stdout is not None
         return float(self._process.stdout.readline())
 
@@ -101,7 +101,7 @@ class Worker:
 
 
 def _compare(case: tuple[int, int, int, int], rounds: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of a step of a single process, and of the slower of two, in each round."""
+    """Milliseconds of a step in each round: of a single process, and of the slower of two."""
     both = Worker(*case), Worker(*case)
     for worker in both:
         worker.end()

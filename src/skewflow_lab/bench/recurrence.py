@@ -1,4 +1,4 @@
-"""`skewflow bench recurrence`: the recurrence with its gradient by hand against the plain loop."""
+"""`skewflow bench recurrence`: the hand-written gradient of the recurrence against autograd."""
 
 from collections.abc import Callable
 from statistics import median
@@ -21,7 +21,7 @@ CASES = ((200, 128, 128), (784, 16, 170), (1000, 1, 64))
 
 
 def recurrence(rounds: int = 15, save: bool = False) -> None:
-    """Time forward and backward pass of a recurrence with modReLU, in float32 on one thread.
+    """Time forward and backward passes of a recurrence with modReLU, in float32 on one thread.
 
     Args:
         rounds: Interleaved rounds; numbers are medians over them.

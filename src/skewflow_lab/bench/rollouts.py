@@ -28,12 +28,12 @@ def rollouts(
     """Time MJX rollouts, in which every episode has its own recurrent policy.
 
     Policies, physics, rewards and ends are those of `skewflow reproduce rl --backend mjx`. Every
-    step of the batch counts, also of an episode that is over: it costs the same. Needs the extras
-    `rl` and `rl-gpu`.
+    step of the batch counts, also those of finished episodes, because they cost the same. Needs the
+    extras `rl` and `rl-gpu`.
 
     Args:
         task: Control tasks.
-        batch: Episodes at once.
+        batch: Number of simultaneous episodes.
         hidden: Entries of the recurrent state.
         steps: Steps of a rollout.
         rounds: Rollouts of each batch.
@@ -66,7 +66,7 @@ def _measure(task: TaskName, size: int, hidden: int, steps: int, rounds: int) ->
         for method in METHODS
     ]
     simulation = simulate(task)
-    simulation.ends = False  # or the rollout would stop when all have fallen
+    simulation.ends = False  # otherwise the rollout would stop when all have fallen
     whole = Batch(simulation)
     generations = [trainee.strategy.ask() for trainee in trainees]
     starts = whole.starts([trainee.strategy.evaluation_seeds(0) for trainee in trainees])

@@ -1,4 +1,4 @@
-"""`skewflow bench second-moment`: which second moment FlowAdam could keep, and where it acts.
+"""`skewflow bench second-moment`: compares second moments for FlowAdam, and where they divide.
 
 The first moment M gives the generator Omega = M X^T - X M^T. "element" and "row" divide M by the
 root of the second moment before, as Adam on the ambient matrix does; "matrix" divides Omega by one
@@ -33,10 +33,9 @@ MOMENTS = ("element", "row", "matrix", "product", "plane")
 
 
 def second_moment(steps: int = 600, save: bool = False) -> None:
-    """Compare second moments of one number a matrix, a row or an element.
+    """Compare second moments with one number for a matrix, a row or an element.
 
-    Every candidate searches the same learning rates on every problem, and its least final loss
-    counts.
+    Every candidate tries the same learning rates on every problem, and its least final loss counts.
 
     Args:
         steps: Steps of a run.
@@ -56,9 +55,9 @@ def second_moment(steps: int = 600, save: bool = False) -> None:
 
 
 def procrustes(generator: torch.Generator) -> tuple[Tensor, Callable[[Tensor, int], Tensor]]:
-    """Rows of very different weight: A (X - B) with A from 1 to 100."""
+    """A problem whose rows have very different weights: A (X - B) with A from 1 to 100."""
     X, B = (haar(64, generator=generator) for _ in range(2))
-    B[0] *= torch.linalg.det(B @ X.mT).sign()  # in reach of rotations
+    B[0] *= torch.linalg.det(B @ X.mT).sign()  # rotations can reach B
     A = torch.logspace(0, 2, 64)[:, None]
     return X, lambda W, step: (A * (W - B)).square().sum() / 2
 
@@ -113,7 +112,7 @@ def generator_of(moment: str, M: Tensor, v: Tensor, X: Tensor) -> Tensor:
 
 
 def final_loss(problem: str, moment: str, lr: float, s: int | str, steps: int) -> float:
-    """Loss on all data after some steps of Adam with the given second moment."""
+    """The loss on all data after some steps of Adam with the given second moment."""
     X, loss = PROBLEMS[problem](torch.Generator().manual_seed(0))
     d = len(X)
     m, v = torch.zeros_like(X), torch.zeros_like(X)

@@ -47,14 +47,14 @@ def two_commits(
 ) -> None:
     """Compare the time of a step at two commits.
 
-    Each commit is a source tree, such as a git worktree, with its own process. For every case the
-    processes take turns of a few milliseconds, so that both meet the same load of the machine. On
+    Each commit is a source tree, such as a git worktree, and runs in a process. For every case the
+    processes take turns of a few milliseconds, so that both see the same load of the machine. On
     a CPU the clock is the time of the process, which other processes do not delay.
     The ratio of two successive turns is one sample; the result is the median.
 
     Args:
         trees: The old and the new source tree.
-        device: Where the weights are.
+        device: Device of the weights.
         threads: Threads of each process.
         turns: Turns of each process.
         case: A kind of step and a size, such as s2/512.

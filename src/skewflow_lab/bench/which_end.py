@@ -1,8 +1,8 @@
-"""`skewflow bench which-end`: which step wins where: blocks, exact or factored.
+"""`skewflow bench which-end`: finds where blocks, exact steps or factored steps are fastest.
 
-Where gradients are exact, blocks of s rows make the part (s - 1) / (d - 1) of the progress of an
-exact step: the best step has the least time for a whole one. Where all steps are worth the same, as
-a long momentum makes them nearly, the best step is the cheapest.
+With exact gradients a step in blocks of s rows makes the fraction (s - 1) / (d - 1) of the progress
+of an exact step; the best step then takes the least time for the progress of an exact one. With a
+long momentum all steps make nearly the same progress, and the best step is the cheapest.
 """
 
 import json
@@ -42,9 +42,9 @@ def which_end(device: Device = DEVICE, save: bool = False, draw: bool = False) -
     that forms the gradient, and the steps by blocks of 2, 16 and 64 rows, exact, and factored.
 
     Args:
-        device: Where the layers are.
+        device: Device of the layers.
         save: Write results/bench/which_end_DEVICE.json of the repository.
-        draw: Measure nothing; draw docs/explanation/which-end.png from both files.
+        draw: Only draw docs/explanation/which-end.png from both files, without measurements.
     """
     check_rounds(device, 1, save or draw)
     if draw:
@@ -65,7 +65,7 @@ def _milliseconds(steps: Steps, device: str) -> dict[str, float]:
 
 
 def _of_shape(d: int, k: int, device: str) -> dict[str, float]:
-    """The steps whose price does not depend on the batch."""
+    """Times of the steps whose cost does not depend on the batch."""
     steps: Steps = {}
     X = haar(d, k, generator=torch.Generator().manual_seed(0)).to(device)
     G = torch.randn(d, k, device=device) / d
@@ -84,7 +84,7 @@ def _of_shape(d: int, k: int, device: str) -> dict[str, float]:
 
 
 def _of_batch(d: int, k: int, batch: int, device: str) -> dict[str, float]:
-    """The passes, the product that forms the gradient, and the factored step."""
+    """Times of the passes, the product that forms the gradient, and the factored step."""
     X = nn.Parameter(haar(d, k, generator=torch.Generator().manual_seed(0)).to(device))
     inputs, passed = (torch.randn(batch, n, device=device) for n in (d, k))
     A, B = inputs.mT / (d * batch) ** 0.5, passed.mT / batch**0.5
@@ -111,7 +111,7 @@ def _measure(device: str) -> list[dict[str, Any]]:
 
 
 def _prices(row: dict[str, Any], whole: bool) -> dict[str, float]:
-    """Milliseconds of a step and of all before it, or for the whole progress of an exact one."""
+    """Milliseconds of a training step, or for the progress of an exact step if `whole`."""
     d, _ = row["shape"]
     found = {}
     for name in ("exact", "factored", *(f"blocks of {s}" for s in BLOCKS)):
@@ -131,7 +131,7 @@ def _patch(name: str) -> Any:
 
 
 def _panel(axis: Any, rows: list[dict[str, Any]], whole: bool) -> None:
-    """The cheapest step by shape and batch."""
+    """Draw the cheapest step for each shape and batch."""
     shapes = list(dict.fromkeys(tuple(row["shape"]) for row in rows))
     batches = list(dict.fromkeys(row["batch"] for row in rows))
     for row in rows:
@@ -158,7 +158,7 @@ def _rectangle(x: int, y: int, colour: str) -> Any:
 
 
 def _draw() -> None:
-    """A panel for each device and each measure, with the cheapest step and its price over SGD's."""
+    """Draw a panel for each device and measure, with the cheapest step and its cost over SGD's."""
     files = {device: read_json(recorded(f"which_end_{device}.json")) for device in SHAPES}
 
     def drawing(canvas: Any) -> None:

@@ -31,7 +31,7 @@ def load_cifar10(split: str) -> tuple[Tensor, Tensor]:
     The files lie in $SKEWFLOW_DATA/cifar-10-batches-bin, as the archive names that folder.
 
     Raises:
-        RunError: If a file cannot be had, or is damaged.
+        RunError: If a file is missing and cannot be downloaded, or is damaged.
     """
     paths = [data_folder() / FOLDER / name for name in FILES[split]]
     if not all(path.exists() for path in paths):
@@ -42,7 +42,7 @@ def load_cifar10(split: str) -> tuple[Tensor, Tensor]:
 
 
 def _fetch() -> None:
-    """Fetch the archive, and take from it the files that are missing."""
+    """Download the archive, and extract the files that are missing."""
     missing = [name for name in CHECKSUMS if not (data_folder() / FOLDER / name).exists()]
     archive = data_folder() / FOLDER / "cifar-10-binary.tar.gz"
     try:
@@ -55,7 +55,7 @@ def _fetch() -> None:
                 member = tar.extractfile(f"{FOLDER}/{name}")
                 assert (
                     member is not None
-                )  # it would be of a folder, and the archive is the right one
+                )  # None is for folders, and the archive has the right checksum
                 write_bytes(data_folder() / FOLDER / name, member.read())
     finally:
         archive.unlink()

@@ -15,7 +15,7 @@ from .files import data_folder
 from .images import load_digits_part
 
 Colours = Literal["cifar10", "digits"]
-"""CIFAR-10, or scikit-learn's digits blown up to its size."""
+"""CIFAR-10, or scikit-learn's digits enlarged to its size."""
 
 PADDING = 4
 
@@ -30,7 +30,7 @@ def load_colours(name: Colours, split: Literal["train", "test"]) -> tuple[Tensor
     """Pixels (n, 3, 32, 32) and labels (n,) as bytes.
 
     Raises:
-        RunError: If the set is not known, or a file cannot be had or is damaged.
+        RunError: If the set is not known, or a file is missing or damaged.
     """
     if name == "cifar10":
         return load_cifar10(split)
@@ -49,8 +49,8 @@ class ColourSet:
     Args:
         pixels: Bytes, with `PADDING` zeros on each side.
         labels: Classes.
-        mean: Of each channel of the training images, between 0 and 1.
-        std: The same.
+        mean: Mean of each channel of the training images, whose pixels lie between 0 and 1.
+        std: Standard deviation of each channel.
     """
 
     pixels: UInt8[Tensor, "n 3 h w"]
@@ -62,7 +62,7 @@ class ColourSet:
     def of(
         cls, pixels: Tensor, labels: Tensor, like: "ColourSet | None", device: torch.device
     ) -> "ColourSet":
-        """Images on their device; normalised as those `like` which they are tested."""
+        """Images on their device, normalised by the statistics of `like`, or by their own."""
         if like is None:
             flat = pixels.float().div_(255).transpose(0, 1).flatten(1)
             mean, std = flat.mean(1).to(device), flat.std(1).to(device)
@@ -75,7 +75,7 @@ class ColourSet:
         return len(self.labels)
 
     def plain(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images in order, as they are."""
+        """All images in order, neither flipped nor shifted."""
         inside = self.pixels[..., PADDING:-PADDING, PADDING:-PADDING]
         for start in range(0, len(self), size):
             part = slice(start, start + size)
@@ -84,8 +84,7 @@ class ColourSet:
     def shuffled(self, size: int, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch of full batches: each image flipped or not, and shifted by up to `PADDING`.
 
-        The draws of an epoch depend only on seed and epoch, so that a stopped run goes on with the
-        same ones.
+        The draws of an epoch depend only on seed and epoch, so that a resumed run draws the same.
         """
         device, n = self.pixels.device, len(self)
         generator = spawn(seed, "epoch", epoch)

@@ -1,4 +1,4 @@
-"""Files of public data: found in a folder, fetched where there is a network, always checked."""
+"""Files of public data: read from a folder or downloaded, with their checksums verified."""
 
 import hashlib
 import logging
@@ -9,15 +9,15 @@ from ..runs.files import RunError
 
 
 def data_folder() -> Path:
-    """$SKEWFLOW_DATA, or the folder `data` here."""
+    """$SKEWFLOW_DATA, or the folder `data` of the working directory."""
     return Path(os.environ.get("SKEWFLOW_DATA", "data"))
 
 
 def read_checked(path: Path, checksum: str) -> bytes:
-    """The bytes of a file whose checksum, such as "md5:803d...", is right.
+    """Read a file and verify its checksum, such as "md5:803d...".
 
     Raises:
-        RunError: If it cannot be read, or is not the file it should be.
+        RunError: If the file cannot be read, or has another checksum.
     """
     try:
         raw = path.read_bytes()
@@ -28,26 +28,26 @@ def read_checked(path: Path, checksum: str) -> bytes:
 
 
 def check(raw: bytes, checksum: str, name: str) -> None:
-    """The bytes have this checksum; errors call them `name`."""
+    """Check that the bytes have this checksum; errors call them `name`."""
     algorithm, expected = checksum.split(":")
     found = hashlib.new(algorithm, raw, usedforsecurity=False).hexdigest()
     if found != expected:
         raise RunError(
             f"{name} must have the {algorithm} checksum {expected}: its {len(raw)} bytes have "
             f"{found}, so it is damaged or cut short. Remove it and run again where there is a "
-            "network, or copy a whole one to its place."
+            "network, or replace it by an undamaged copy."
         )
 
 
 def fetch(url: str, path: Path, checksum: str) -> None:
-    """Download a file with this checksum, whole or not at all.
+    """Download a file with this checksum, completely or not at all.
 
     Raises:
         RunError: If that fails; the message names both ways to get the file.
     """
     import pooch
 
-    # With a checksum of our own to check, what it says about checksums would only confuse.
+    # We verify the checksum ourselves, so pooch's messages about checksums would only confuse.
     pooch.get_logger().setLevel(logging.WARNING)
     bar = _Bar(f"fetch {path.name}")
     try:
@@ -61,15 +61,15 @@ def fetch(url: str, path: Path, checksum: str) -> None:
     except (OSError, ValueError) as error:
         raise RunError(
             f"{path} is missing, and {url} cannot be fetched: {error}. Either run again where "
-            f"there is a network, or copy the file to {path.parent} from elsewhere; the folder "
-            "with all data is that of the environment variable SKEWFLOW_DATA."
+            f"there is a network, or copy the file to {path.parent}; the environment variable "
+            "SKEWFLOW_DATA names the folder of all data."
         ) from error
     finally:
         bar.close()
 
 
 class _Bar:
-    """The part of a progress bar that pooch calls, on rich."""
+    """A progress bar of rich with the methods that pooch calls."""
 
     def __init__(self, label: str) -> None:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -80,7 +80,7 @@ class _Bar:
 
     @property
     def total(self) -> float | None:
-        """Bytes in all."""
+        """The number of bytes of the file."""
         return self._progress.tasks[0].total
 
     @total.setter
@@ -88,13 +88,13 @@ class _Bar:
         self._progress.update(self._task, total=total)
 
     def update(self, count: int) -> None:
-        """So many bytes more."""
+        """Add bytes that were downloaded."""
         self._progress.advance(self._task, count)
 
     def reset(self) -> None:
-        """Back to none, with the total kept."""
+        """Set the count to zero and keep the total."""
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop the bar."""
         self._progress.stop()

@@ -1,4 +1,4 @@
-"""Gset's graphs and SLAM pose graphs, from files, with what others have found on them."""
+"""Gset's graphs and SLAM pose graphs, from files, with the best values in the literature."""
 
 import gzip
 import hashlib
@@ -18,11 +18,11 @@ SOURCES = {
 
 @cache
 def known() -> dict[str, dict[str, dict[str, Any]]]:
-    """By folder and name: the SHA-256 of the text, and the best value that others state.
+    """By folder and name: the SHA-256 of the text, and the best published value.
 
     The best cuts are the larger of those of Benlic and Hao (2013) and of AOCoptimizer.jl; the
     relaxations are printed in MESDP's experiments; the optima of pose graphs are those of Rosen et
-    al. (2019), Tables 1 and 2. None of them was computed by us.
+    al. (2019), Tables 1 and 2. We did not compute any of them.
     """
     found: dict[str, dict[str, dict[str, Any]]] = json.loads(
         (Path(__file__).parent / "graphs.json").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def graph_file(folder: str, name: str) -> Path:
     """The packed file of a graph in $SKEWFLOW_DATA, checked against its SHA-256.
 
     Raises:
-        RunError: If it is not known, not there, or not the file it should be.
+        RunError: If the graph is not known, or its file is missing or has another checksum.
     """
     ending = ".g2o.gz" if folder == "pose_graphs" else ".gz"
     if name not in known()[folder]:
@@ -44,9 +44,9 @@ def graph_file(folder: str, name: str) -> Path:
         text = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:
         raise RunError(
-            f"{path} must be a whole file, packed by gzip: {error}. Its text is in "
-            f"{SOURCES[folder]}; the folder with all data is that of the environment variable "
-            "SKEWFLOW_DATA. The preset `quick` needs no files."
+            f"{path} must be a complete file, packed by gzip: {error}. Its text is in "
+            f"{SOURCES[folder]}; the environment variable SKEWFLOW_DATA names the folder of all "
+            "data. The preset `quick` needs no files."
         ) from error
     if hashlib.sha256(text).hexdigest() != known()[folder][name]["sha256"]:
         raise RunError(

@@ -12,7 +12,7 @@ from .cifar10 import load_cifar10
 from .mnist import has_mnist, load_mnist
 
 Digits = Literal["mnist", "digits"]
-"""The sets of ten digits, which stand in for one another."""
+"""The sets of images of the ten digits; each experiment on digits takes either."""
 
 DIGITS_CUT = 1500
 """Index that separates the digits into training and test images."""
@@ -20,7 +20,7 @@ NAMES = ("mnist", "cifar10", "digits")
 SOURCES = {
     "mnist": "MNIST, 60,000 training images",
     "cifar10": "CIFAR-10, 50,000 training images",
-    "digits": "scikit-learn's digits, 1,797 images of 8 x 8 (in the place of MNIST)",
+    "digits": "scikit-learn's digits, 1,797 images of 8 x 8 (instead of MNIST)",
 }
 
 
@@ -49,7 +49,7 @@ def load_images(name: str, split: Literal["train", "test"] = "train") -> Images:
     """Load a set by name, from $SKEWFLOW_DATA or, if its files are not there, from the network.
 
     Raises:
-        RunError: If it is not known, or a file cannot be had or is damaged.
+        RunError: If the set is not known, or a file is missing or damaged.
     """
     if name not in NAMES:
         raise RunError(f"`data` must be one of {', '.join(NAMES)}: got {name!r}.")
@@ -62,7 +62,7 @@ def load_images(name: str, split: Literal["train", "test"] = "train") -> Images:
 
 
 def load_digits_part(split: Literal["train", "test"]) -> Images:
-    """Part of scikit-learn's digits, which come in one set: the last 297 are for tests."""
+    """Training or test images of scikit-learn's digits: the last 297 are for tests."""
     whole = load_images("digits")
     part = slice(None, DIGITS_CUT) if split == "train" else slice(DIGITS_CUT, None)
     return Images(whole.name, whole.pixels[part], whole.labels[part])

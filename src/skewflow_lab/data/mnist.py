@@ -30,7 +30,7 @@ FILES = {
 
 
 def has_mnist() -> bool:
-    """The four files lie in $SKEWFLOW_DATA/mnist."""
+    """Whether the four files are in $SKEWFLOW_DATA/mnist."""
     return all((data_folder() / "mnist" / name).exists() for name in CHECKSUMS)
 
 
@@ -38,7 +38,7 @@ def load_mnist(split: str) -> tuple[Tensor, Tensor]:
     """Pixels (n, 28, 28) and labels (n,) as bytes, from $SKEWFLOW_DATA/mnist or the network.
 
     Raises:
-        RunError: If a file cannot be had, or is damaged.
+        RunError: If a file is missing and cannot be downloaded, or is damaged.
     """
     images, labels = FILES[split]
     return _idx(images), _idx(labels)

@@ -17,7 +17,7 @@ PLANTED = {f"planted{n}": n for n in (8, 12, 16)}
 
 @dataclass(frozen=True)
 class Assignment:
-    """Find p with the least sum of A[i, j] B[p_i, p_j]."""
+    """The problem of finding the p with the least sum of A[i, j] B[p_i, p_j]."""
 
     name: str
     A: NDArray[np.float64]
@@ -47,7 +47,7 @@ def load_instance(source: str, name: str) -> Assignment:
     """An instance by name.
 
     Raises:
-        RunError: If there is none of that name, or its file is missing or damaged.
+        RunError: If the name is not known, or its file is missing or damaged.
     """
     if name not in instance_names(source):
         raise RunError(f"`instances` must be names of {source}: got {name!r}.")
@@ -66,7 +66,10 @@ def load_instance(source: str, name: str) -> Assignment:
 
 
 def _planted(name: str) -> Assignment:
-    """B is -A with its rows renamed, so by Cauchy and Schwarz no cost is below -|A|^2."""
+    """An instance whose B is -A with renamed rows.
+
+    By the inequality of Cauchy and Schwarz no cost is below -|A|^2.
+    """
     rng = np.random.default_rng(PLANTED[name])
     n = PLANTED[name]
     A = rng.integers(0, 20, (n, n))

@@ -17,16 +17,16 @@ NUM_SYMBOLS, NUM_COPIED = 8, 10
 
 
 class Task(Protocol):
-    """What a recurrent net is trained on; batch t depends on seed and t only."""
+    """Training data of a recurrent net; batch t depends on seed and t only."""
 
     inputs: int
     classes: int
     length: int
     num_batches: int
-    """Batches between two measurements."""
+    """Number of batches between two measurements."""
 
     def batch(self, step: int) -> tuple[Float[Tensor, "l b i"], Int[Tensor, "..."]]:
-        """Inputs, step behind step, and what the net shall say."""
+        """The inputs of all steps, and the targets."""
 
     def loss(
         self, net: nn.Module, x: Float[Tensor, "l b i"], y: Int[Tensor, "..."]
@@ -34,20 +34,20 @@ class Task(Protocol):
         """The mean cross entropy."""
 
     def accuracy(self, net: nn.Module) -> float | None:
-        """The part of the test images that the net knows, where there are any."""
+        """The fraction of the test images that the net classifies correctly; None without any."""
 
 
 class Copying:
-    """Ten symbols, `delay` blanks, a marker; then the ten symbols are to be said again.
+    """The net reads ten symbols, `delay` blanks and a marker, and then repeats the ten symbols.
 
-    From Arjovsky, Shah and Bengio, ICML 2016. Every batch is new, so the loss of training is that
-    of a test. Not in the paper.
+    The task is that of Arjovsky, Shah and Bengio, ICML 2016. Every batch is new, so the training
+    loss is a test loss. Not in the paper.
 
     Args:
         delay: T.
         batch: Sequences in a batch.
-        seed: Of the symbols.
-        device: Where batches are made.
+        seed: Seed of the symbols.
+        device: Device of the batches.
 
     Example:
         >>> x, y = Copying(3, batch=1, seed=0, device="cpu").batch(0)
@@ -57,7 +57,7 @@ class Copying:
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 8, 3, 8, 3, 6, 5, 3, 2, 3]
     """
 
-    inputs = NUM_SYMBOLS + 2  # and the blank, which is 0, and the marker, which is the last
+    inputs = NUM_SYMBOLS + 2  # the blank is number 0, and the marker the last one
     classes = NUM_SYMBOLS + 1
     num_batches = 20
 
@@ -67,11 +67,11 @@ class Copying:
 
     @property
     def baseline(self) -> float:
-        """The loss of a net that says blanks, then guesses: 10 ln 8 / (T + 20)."""
+        """The loss of a net that answers blanks, then guesses: 10 ln 8 / (T + 20)."""
         return NUM_COPIED * math.log(NUM_SYMBOLS) / self.length
 
     def batch(self, step: int) -> tuple[Float[Tensor, "l b i"], Int[Tensor, "l b"]]:
-        """One-hot symbols and the symbols to say."""
+        """One-hot symbols, and the target symbols."""
         shape = (NUM_COPIED, self._batch)
         generator = spawn(self._seed, "copying", step)
         symbols = torch.randint(1, NUM_SYMBOLS + 1, shape, generator=generator).to(self._device)
@@ -84,31 +84,31 @@ class Copying:
     def loss(
         self, net: nn.Module, x: Float[Tensor, "l b i"], y: Int[Tensor, "l b"]
     ) -> Float[Tensor, ""]:
-        """The mean over all steps."""
+        """The mean cross entropy over all steps."""
         return functional.cross_entropy(net(x).flatten(0, 1), y.flatten())
 
     def accuracy(self, net: nn.Module) -> None:
-        """None: the loss says it all."""
+        """Always None: this task has no test images."""
 
 
 class Pixels:
     """Images read pixel by pixel, row by row or in a random order that is the same for all.
 
-    From Le, Jaitly and Hinton, 2015. scikit-learn's digits come in one set: the last 297 are the
-    test images. Not in the paper.
+    The task is that of Le, Jaitly and Hinton, 2015. scikit-learn's digits come in one set: the last
+    297 are the test images. Not in the paper.
 
     Args:
         data: "mnist" or "digits".
-        order: Of the pixels.
-        batch: Images in a batch; those left over at the end of an epoch are not used in it.
-        seed: Of the permutation and of the order of the images.
-        device: Where the images are kept.
-        images: Training images to use, the first ones; all when omitted.
-        pool: Side of the squares of pixels that are read as one, their mean.
+        order: Order of the pixels.
+        batch: Images in a batch; an incomplete batch at the end of an epoch is not used.
+        seed: Seed of the permutation of the pixels and of the order of the images.
+        device: Device of the images.
+        images: Number of training images, the first ones of the set; all when omitted.
+        pool: Side of the squares of pixels that are replaced by their mean.
         held_out: Measure on the last tenth of the training images, and train on the others.
 
     Raises:
-        RunError: If a batch holds more than all training images, or the squares do not fill them.
+        RunError: If a batch has more images than the set, or the squares do not divide an image.
     """
 
     inputs, classes = 1, 10
@@ -143,7 +143,7 @@ class Pixels:
         self._epoch = -1
 
     def batch(self, step: int) -> tuple[Float[Tensor, "l b 1"], Int[Tensor, "b"]]:
-        """The images of one batch of an epoch."""
+        """The pixels of one batch, and the classes of its images."""
         epoch, place = divmod(step, self.num_batches)
         if epoch != self._epoch:
             generator = spawn(self._seed, "epoch", epoch)
@@ -157,12 +157,12 @@ class Pixels:
     def loss(
         self, net: nn.Module, x: Float[Tensor, "l b 1"], y: Int[Tensor, "b"]
     ) -> Float[Tensor, ""]:
-        """Of what is said after the last pixel."""
+        """The mean cross entropy of the answers after the last pixel."""
         return functional.cross_entropy(net(x, last=True), y)
 
     @torch.no_grad()
     def accuracy(self, net: nn.Module) -> float:
-        """Over all test images."""
+        """The accuracy on all test images."""
         pixels, labels = self._test
         right = 0
         for first in range(0, len(labels), 500):

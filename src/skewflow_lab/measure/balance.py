@@ -1,4 +1,4 @@
-"""How balanced Omega is along a training: measured, summed up, tabled and drawn (Sec. 9.2)."""
+"""How balanced Omega is during training: measurements, their table and figure (Sec. 9.2)."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 BLOCK_SIZES = (2, 4, 5, 10, 20, 25, 50)
-"""Those of the paper's figure."""
+"""Block sizes of the paper's figure."""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def sizes(d: int) -> list[int]:
-    """Those of the paper's block sizes that split d rows into two blocks or more."""
+    """The paper's block sizes that split d rows into two blocks or more."""
     return [s for s in BLOCK_SIZES if 2 * s <= d]
 
 
@@ -50,7 +50,7 @@ def summarise(d: int, block_sizes: Sequence[int], rows: Rows) -> list[dict[str, 
 
 
 def verdict(sizes: Rows) -> str:
-    """How much rho moved, and how far from d/s it is."""
+    """Say how much rho changed, and how far from d/s it is."""
     moved = max(size["largest"] / size["least"] for size in sizes)
     factors = [size["factor"] for size in sizes]
     constant = "hardly changes" if moved < 1.5 else "changes"
@@ -79,7 +79,7 @@ def table(groups: Sequence[tuple[tuple[Value, ...], Rows]], names: tuple[str, ..
 
 
 def figure(name: str, sizes: Rows, curves: Mapping[str, Rows], caption: str, xlabel: str) -> Figure:
-    """The curves on a logarithmic axis, d/s dotted."""
+    """Draw the curves on a logarithmic axis, with d/s dotted."""
 
     def draw(canvas: "Canvas") -> None:
         axis = canvas.subplots()

@@ -12,7 +12,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Replay:
-    """A captured step, and the step it was captured from, whose memory the graph works on."""
+    """A captured step; it keeps the original step, whose memory the graph uses."""
 
     graph: torch.cuda.CUDAGraph
     step: Step
@@ -25,8 +25,8 @@ class Replay:
 def captured(step: Step) -> tuple[Step, str | None]:
     """The step as a CUDA graph; or the step itself, and why it cannot be captured.
 
-    A step that makes the host wait is found out before the capture: a capture that fails leaves
-    torch's memory and random numbers in the middle of it.
+    A step that makes the host wait is detected before the capture, because a failed capture leaves
+    torch's memory and random numbers in the state of a capture.
     """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -48,7 +48,7 @@ def captured(step: Step) -> tuple[Step, str | None]:
 
 
 def _waits(step: Step) -> str | None:
-    """What torch says when the step makes the host wait for the device."""
+    """The error that torch raises if the step makes the host wait for the device, or None."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode")
         torch.cuda.set_sync_debug_mode("error")

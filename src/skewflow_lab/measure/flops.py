@@ -1,4 +1,4 @@
-"""Counting floating-point operations while the code runs.
+"""Counts floating-point operations while the code runs.
 
 The convention: a product of m x k and k x n matrices counts 2mkn; an addition, subtraction,
 multiplication, division, square root or trigonometric function of one number counts 1; a sum of n
@@ -44,7 +44,7 @@ _FREE |= {"gather", "index_select", "split", "arange", "clamp", "rand", "scalar_
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count the operations of everything that runs inside it, by the convention above.
 
-    An operation without a rule is an error, so that nothing is left out unseen.
+    An operation without a rule raises an error, so that no operation is silently omitted.
 
     Example:
         >>> import torch

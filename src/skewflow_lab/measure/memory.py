@@ -1,4 +1,4 @@
-"""The memory that a step takes on a CPU for a while."""
+"""The temporary memory of a step on a CPU."""
 
 from torch.profiler import ProfilerActivity, profile
 
@@ -6,17 +6,17 @@ from .timing import Step
 
 
 def peak_bytes(step: Step) -> int:
-    """Most bytes of tensors that a step holds at once, beyond those that there were before.
+    """The largest number of bytes of tensors that a step allocates at once.
 
-    What a step returns counts too, until it is dropped. torch's allocator tells of every tensor on
-    the CPU; memory that other libraries take is not seen.
+    The result of the step counts, too. torch's profiler reports every tensor on the CPU, but no
+    memory of other libraries.
 
     Example:
         >>> import torch
         >>> peak_bytes(lambda: torch.zeros(1000).add_(1).sum().item())
         4012
     """
-    step()  # what is made once is made now
+    step()  # allocations that happen only once happen now
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     events = profiler.profiler.kineto_results.events()

@@ -1,4 +1,4 @@
-"""Matrix products as low-precision units make them, on any machine."""
+"""Simulates matrix products of low-precision units on any machine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +22,8 @@ _PRODUCTS = {
 class RoundedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Round the factors of every float32 product, and accumulate in float32 (not in the paper).
 
-    That is what a GPU does under the TF32 switch, and with bfloat16 factors. Products in float64
-    stay as they are, as they do there.
+    A GPU does so with TF32 switched on, and with bfloat16 factors. Products in float64 do not
+    change, as on a GPU.
 
     Args:
         precision: "tf32" or "bf16".

@@ -1,4 +1,4 @@
-"""Medians of interleaved rounds: on shared machines only ratios inside one run mean anything."""
+"""Times of steps in interleaved rounds: on busy machines only ratios within a run are reliable."""
 
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -24,11 +24,11 @@ def interleaved(
     that raises is removed from `steps`, with all it holds in memory, and the others go on.
 
     Args:
-        steps: What to time, by name.
-        device: Where the steps work.
-        rounds: Visits to each step, the warm-up not counted.
-        seconds: Length of a visit; one call at least.
-        on_visit: Called `(rounds + 1) * len(steps)` times when nothing fails.
+        steps: The functions to time, by name.
+        device: The device of the steps.
+        rounds: Number of visits to each step, without the warm-up.
+        seconds: Length of a visit, which has at least one call.
+        on_visit: Called `(rounds + 1) * len(steps)` times if nothing fails.
 
     Returns:
         The times of the steps that never failed, and the reasons of the others.
@@ -52,7 +52,7 @@ def interleaved(
 
 
 def ratio(times: Mapping[str, list[float]], name: str, base: str) -> float:
-    """The median over rounds of the ratio inside the round."""
+    """The median over all rounds of the ratio within a round."""
     return median(a / b for a, b in zip(times[name], times[base], strict=True))
 
 

@@ -20,8 +20,8 @@ class Lane:
 
     Args:
         model: The network, on its device; its orthogonal weights are marked.
-        optimizers: Together they step all of its parameters.
-        precision: Of products in the network: "bf16" is autocast.
+        optimizers: Optimisers that together step all of its parameters.
+        precision: Precision of products in the network; "bf16" uses autocast.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Lane:
         self._seen = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self.diverged = False
-        """A gradient of an orthogonal weight was not finite."""
+        """Whether a gradient of an orthogonal weight was not finite."""
 
     def set_lr(self, factor: float) -> None:
-        """Set the learning rates to the first ones, times a factor.
+        """Set the learning rates to the initial ones times a factor.
 
-        A graph that was captured with others is thrown away.
+        This discards a graph that was captured with other rates.
         """
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -50,7 +50,7 @@ class Lane:
         self._graph = None
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """Forward, backward and the optimisers; a lane whose gradient was not finite stands."""
+        """Take a training step, unless an earlier gradient of the lane was not finite."""
         if self.diverged:
             return
         self.model.zero_grad(set_to_none=True)
@@ -68,7 +68,7 @@ class Lane:
             self.diverged = True
 
     def replay(self, x: Tensor, y: Tensor, stream: torch.cuda.Stream) -> None:
-        """The same as a graph, which always reads the batch from this place."""
+        """Take the step as a graph, which always reads the batch from these addresses."""
         if self.diverged:
             return
         if self._graph is None:
@@ -80,11 +80,11 @@ class Lane:
         self._graph.replay()
 
     def count(self, num: int) -> None:
-        """So many images more have been seen."""
+        """Add to the number of images seen."""
         self._seen += num
 
     def totals(self) -> dict[str, float]:
-        """Mean loss and accuracy over the batches since the last call."""
+        """The mean loss and accuracy over the batches since the last call."""
         loss, correct = (self._sums / max(self._seen, 1)).tolist()
         self._sums.zero_()
         self._seen = 0
@@ -92,7 +92,7 @@ class Lane:
 
     @torch.no_grad()
     def accuracy(self, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-        """Of the network in evaluation mode."""
+        """The accuracy of the network in evaluation mode."""
         self.model.eval()
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
         num = 0
@@ -109,7 +109,7 @@ class Lane:
         return {"model": self.model.state_dict(), "optimizers": states, "diverged": self.diverged}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         self.model.load_state_dict(state["model"])
         self.diverged = state["diverged"]
         for optimizer, its in zip(self.optimizers, state["optimizers"], strict=True):
@@ -125,8 +125,8 @@ class Lane:
 class SideBySide:
     """Lanes that see the same batches.
 
-    On CUDA the first step of every epoch is taken by itself: it makes buffers, compiles, and lets
-    FlowSGD look at its drift, which a graph does not. The others replay a graph.
+    On CUDA the first step of every epoch runs without a graph: it allocates buffers, compiles, and
+    lets FlowSGD check its drift, which a graph cannot. The other steps replay a graph.
     """
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
@@ -141,7 +141,7 @@ class SideBySide:
     def train_epoch(
         self, batches: Iterable[tuple[Tensor, Tensor]], only: int | None = None
     ) -> None:
-        """Every lane, or only one of them, takes one step on every batch."""
+        """Train every lane, or only one of them, by one step on every batch."""
         numbers = range(len(self.lanes)) if only is None else [only]
         for number, (x, y) in enumerate(batches):
             if self._on_cuda:
@@ -156,7 +156,7 @@ class SideBySide:
 
     def _step_on_cuda(self, x: Tensor, y: Tensor, numbers: Sequence[int], replays: bool) -> None:
         main = torch.cuda.current_stream()
-        for n in numbers:  # which may still read the last batch
+        for n in numbers:  # their streams may still read the last batch
             main.wait_stream(self._streams[n])
         if self._place is None:
             self._place = torch.empty_like(_laid_out(x)), torch.empty_like(y)
@@ -172,5 +172,5 @@ class SideBySide:
 
 
 def _laid_out(x: Tensor) -> Tensor:
-    """Convolutions are fastest with the channels last: on a CPU by a quarter to a third."""
+    """The batch with the channels last, which makes convolutions on a CPU a quarter faster."""
     return x.contiguous(memory_format=torch.channels_last)

@@ -18,9 +18,9 @@ Method = Literal[
     "vanilla", "adam", "exact", "s=2", "s=log", "s=sqrt", "s=r", "auto",
     "taylor20", "taylor100", "taylor200",
 ]  # fmt: skip
-"""SGD or Adam on everything; or FlowSGD on the marked weights, with all of omega, with a matching,
-with blocks of ln d, sqrt d or r* rows, or with the measured choice; or the exact step by a Taylor
-series of so many terms."""
+"""SGD or Adam for all weights; or FlowSGD for the marked weights, with all of omega, a matching,
+blocks of ln d, sqrt d or r* rows, or "auto"; or the exact step by a Taylor series with the given
+number of terms."""
 
 
 def r_star(d: int) -> int:
@@ -34,7 +34,7 @@ def r_star(d: int) -> int:
 
 
 def block_size(method: Method, d: int) -> int | Literal["dense", "auto"]:
-    """What FlowSGD is given for a matrix of d rows.
+    """The block size that FlowSGD gets for a matrix of d rows.
 
     Example:
         >>> [block_size(method, 144) for method in ("exact", "s=2", "s=log", "s=sqrt", "s=r")]
@@ -61,13 +61,13 @@ def make_optimizers(
     """The optimisers of a model whose orthogonal weights are marked.
 
     Args:
-        model: Holds at least one marked weight, see `skewflow.nn.mark_orthogonal`.
-        method: How it is trained. The marks are ignored by "vanilla" and "adam".
+        model: A model with at least one marked weight, see `skewflow.nn.mark_orthogonal`.
+        method: The way of training. "vanilla" and "adam" ignore the marks.
         lr: Learning rate of SGD or Adam, for all weights or all that are not marked.
         orthogonal_lr: Learning rate of the marked weights.
-        momentum: Of SGD and of the marked weights.
-        seed: Of FlowSGD's draws.
-        check_every: Steps between FlowSGD's looks at the drift, of those that no graph replays.
+        momentum: Momentum of SGD and of the marked weights.
+        seed: Seed of FlowSGD's draws.
+        check_every: Steps between FlowSGD's checks of the drift; replayed steps do not count.
     """
     if method == "vanilla":
         return [torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)]
@@ -98,7 +98,7 @@ def largest_error(model: nn.Module) -> float:
 
 @torch.no_grad()
 def relative_error(X: Float[Tensor, "*batch d k"]) -> float:
-    r"""The largest $\|X^\top X - I\|_F / \sqrt k$ of the matrices: no larger where k is.
+    r"""The largest $\|X^\top X - I\|_F / \sqrt k$ of the matrices, comparable between all k.
 
     Example:
         >>> round(relative_error(2 * torch.eye(5, 3)), 4)
@@ -108,11 +108,11 @@ def relative_error(X: Float[Tensor, "*batch d k"]) -> float:
 
 
 def rate_factor(epoch: int, epochs: int) -> float:
-    """What the learning rates are multiplied by: a tenth after 3, 6 and 8 ninths (Sec. 9.1.1).
+    """The factor on the learning rates: divided by ten after 3, 6 and 8 ninths (Sec. 9.1.1).
 
     Args:
-        epoch: Counts from 0.
-        epochs: Of the whole training.
+        epoch: Number of the epoch, from 0.
+        epochs: Number of epochs of the whole training.
 
     Example:
         >>> [round(rate_factor(epoch, 9), 6) for epoch in (2, 3, 6, 8)]

@@ -1,4 +1,4 @@
-"""A small network with one orthogonal layer, and the gradients it really produces."""
+"""Small networks with one orthogonal layer, and their training, a source of real gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from ..runs.seeds import spawn
 
 
 class OrthogonalMLP(nn.Module):
-    """Softmax of B tanh(W tanh(A x)) with W in O(d); A and B are free (as in Sec. 6.2)."""
+    """The network B tanh(W tanh(A x)) with W in O(d) and free A and B (as in Sec. 6.2)."""
 
     def __init__(self, num_pixels: int, d: int, seed: int) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class OrthogonalRegression(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "b p"]) -> Float[Tensor, "b 10"]:
-        """The logits; their scale is fixed by hand, since the columns have length 1."""
+        """The logits, with a fixed scale, because the columns have length 1."""
         return 5 * x @ self.W
 
 
 class Training:
-    """Train the orthogonal W by FlowSGD and the rest by SGD; batch t depends on seed and t only."""
+    """Training by FlowSGD for W and SGD for the rest; batch t depends on seed and t only."""
 
     def __init__(
         self, model: nn.Module, images: Images, *, lr: float, batch: int, seed: int, **options: Any
@@ -60,7 +60,7 @@ class Training:
     def run(
         self, num_steps: int, on_gradient: Callable[[int, float], None] = lambda step, loss: None
     ) -> None:
-        """Take steps; `on_gradient` is called with the step and the loss while gradients stand."""
+        """Take steps; each backward pass is followed by `on_gradient` of the step and the loss."""
         for _ in range(num_steps):
             loss = self.gradients()
             on_gradient(self.step, loss)
@@ -69,7 +69,7 @@ class Training:
             self.step += 1
 
     def gradients(self) -> float:
-        """The loss on the next batch; every parameter's gradient is set."""
+        """Compute the loss on the next batch and the gradient of every parameter."""
         x, y = self._batch()
         self.model.zero_grad()
         loss = nn.functional.cross_entropy(self.model(x), y)
@@ -80,7 +80,7 @@ class Training:
         return self.images.batch(self.batch_size, spawn(self.seed, "batch", self.step))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a stopped training needs to go on."""
+        """Everything that a resumed training needs."""
         return {
             "step": self.step,
             "model": self.model.state_dict(),
@@ -88,7 +88,7 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from a saved state."""
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):

@@ -27,10 +27,10 @@ class PlainNet(nn.Module):
     head is free. The second and third stage begin with a stride of 2.
 
     Args:
-        depth: Layers in all: a multiple of 3, plus 2. PlainNet-110 has 109 convolutions.
+        depth: Number of layers, a multiple of 3 plus 2. PlainNet-110 has 109 convolutions.
         width: Channels of the first stage.
-        classes: Outputs.
-        shift: Bias of every batch norm at the start.
+        classes: Number of outputs.
+        shift: Initial bias of every batch norm.
 
     Example:
         >>> import torch

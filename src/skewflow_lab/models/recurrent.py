@@ -1,4 +1,4 @@
-"""Recurrent nets for long sequences, and the ways of training them that are compared."""
+"""Recurrent nets for long sequences, and the methods that train them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from ..runs.seeds import spawn
 from .methods import relative_error
 
 Method = Literal["FlowSGD", "FlowAdam", "geotorch", "fixed", "LSTM"]
-"""A net with an orthogonal transition, which is moved by `FlowSGD`, by `FlowAdam`, as geotorch's
-exponential of a skew matrix (expRNN), or not at all; and torch's LSTM."""
+"""A net with an orthogonal transition, trained by `FlowSGD`, by `FlowAdam`, as geotorch's
+exponential of a skew matrix (expRNN), or not trained; and torch's LSTM."""
 
 
 @dataclass(frozen=True)
 class Rates:
     """Learning rates of a task.
 
-    What a transition turns too far, or a bias shrinks too much, adds up along the sequence: theirs
-    are divided by its length. They were set by hand, see `BY_HAND`; a search may multiply the one
-    that is the method's own, see `Learner`.
+    An error of the transition or of the bias adds up along the sequence, so their learning rates
+    are divided by its length. The rates were set by hand, see `BY_HAND`; a search may multiply the
+    rate that belongs to the method, see `Learner`.
     """
 
     free: float
@@ -43,7 +43,7 @@ class Rates:
 
 COPYING = Rates(3e-3, 0.01, {"FlowSGD": 0.3, "FlowAdam": 0.05, "geotorch": 0.02})
 PIXELS = Rates(1e-3, 0.5, {"FlowSGD": 0.005, "FlowAdam": 0.05, "geotorch": 0.05})
-"""Linear states are enough to copy, but not to read: there the bias has to move."""
+"""Learning rates for images; unlike copying, reading them needs a bias that is trained."""
 BY_HAND = (
     "Learning rates are set by hand, not by an even search: those of FlowSGD and FlowAdam, and "
     "with them those of the free weights that all orthogonal nets share, by trying a handful at "
@@ -53,7 +53,7 @@ BY_HAND = (
 
 
 class SequenceNet(nn.Module):
-    """A recurrent layer and a linear head on all its states."""
+    """A recurrent layer, and a linear head on all of its states."""
 
     def __init__(self, layer: nn.Module, hidden: int, classes: int) -> None:
         super().__init__()
@@ -72,16 +72,16 @@ def is_missing(method: Method) -> bool:
 
 
 class Learner:
-    """A net, its optimisers, and how far it is.
+    """A net, its optimisers, and the number of steps taken.
 
     Args:
-        task: What it learns.
-        method: How.
+        task: The task.
+        method: The method.
         hidden: Width of the recurrent layer.
-        seed: Of the weights, the same for all methods with an orthogonal transition.
-        device: Where it runs.
-        factor: On the learning rate that is the method's own: that of the transition; if that is
-            fixed, of the input weights and the head; of the whole LSTM.
+        seed: Seed of the weights, which are the same for all methods with an orthogonal transition.
+        device: Device of the net.
+        factor: Factor on the learning rate that belongs to the method: the rate of the transition;
+            if the transition is fixed, of the input weights and the head; or of the whole LSTM.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Learner:
         rates = COPYING if isinstance(task, Copying) else PIXELS
         own = {**rates.transition, "fixed": rates.free, "LSTM": rates.lstm}
         self.rate = factor * own[method]
-        """The learning rate that is the method's own; a transition's before it is divided."""
+        """The learning rate that belongs to the method, before the division by the length."""
         self._rates = rates
         number = int(torch.randint(2**31, (), generator=spawn(seed, "weights")))
         with torch.random.fork_rng(devices=[]):
@@ -137,7 +137,7 @@ class Learner:
             groups.append({"params": [*parametrised.weight_hh.parameters()], "lr": lr})
             return [torch.optim.RMSprop(groups, alpha=0.9)]
         flow: torch.optim.Optimizer
-        # The gradient goes through the whole sequence: next to it all of omega costs nothing.
+        # The gradient goes through the whole sequence; beside it an exact step costs little.
         if method == "FlowSGD":
             flow = FlowSGD([cell.weight_hh], lr, momentum=0.9, block_size="dense")
         else:
@@ -145,7 +145,7 @@ class Learner:
         return [flow, torch.optim.RMSprop(groups, alpha=0.9)]
 
     def run(self, num_steps: int) -> float | None:
-        """Take steps; their mean loss, or None as soon as something is not finite."""
+        """Take steps; returns their mean loss, or None as soon as a number is not finite."""
         losses = []
         try:
             for _ in range(num_steps):
@@ -169,7 +169,7 @@ class Learner:
         return relative_error(self.net.layer.cell.weight_hh)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a stopped training needs to go on."""
+        """Everything that a resumed training needs."""
         return {
             "step": self.step,
             "net": self.net.state_dict(),
@@ -177,7 +177,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from a saved state."""
         self.step = state["step"]
         self.net.load_state_dict(state["net"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):

@@ -10,21 +10,21 @@ from torch import Tensor
 from skewflow.geometry.matrices import MatrixView
 
 NEGLIGIBLE = 1e-38
-"""Terms below this value are not added: float32 has no normal number there, and the CPU adds the
-others many times slower."""
+"""Terms below this value are not added: they are subnormal in float32, and a CPU adds subnormal
+numbers many times slower."""
 
 
 class SeriesSGD(torch.optim.Optimizer):
     r"""The exact step of `FlowSGD` with $\sum_{n \le T} (-lr\,\Omega)^n X / n!$ as exponential.
 
-    The momentum is that of FlowSGD's exact steps. Nothing brings a weight back to the manifold that
-    the series has left.
+    The momentum is that of FlowSGD's exact steps. A weight that leaves the manifold by the error of
+    the series is not corrected.
 
     Args:
         params: Orthogonal weights, as `FlowSGD` takes them.
         lr: Learning rate.
         terms: T, the highest power of the series.
-        momentum: Of the gradients.
+        momentum: Factor on the momentum buffer.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class SeriesSGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move all weights once."""
+        """Step all weights."""
         for group in self.param_groups:
             for p in group["params"]:
                 state = self.state[p]

@@ -16,12 +16,12 @@ class ViT(nn.Module):
 
     In each layer three square matrices are marked as orthogonal: those of the queries, the keys and
     the output of the attention. The values, the MLP (four times as wide) and all else are free. So
-    six layers have 18 orthogonal matrices of width x width. Layer norms stand before each part.
+    six layers have 18 orthogonal matrices of width x width. A layer norm comes before each part.
 
     Args:
-        depth: Layers.
-        width: Channels: a multiple of 64, or at most 64.
-        classes: Outputs.
+        depth: Number of layers.
+        width: Number of channels: a multiple of 64, or at most 64.
+        classes: Number of outputs.
         size: Height and width of the images: a multiple of 4.
 
     Example:

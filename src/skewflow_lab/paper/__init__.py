@@ -1,4 +1,4 @@
-"""The experiments by name; a new one is a file here and a line below."""
+"""The experiments by name; a new one needs a file here and a line below."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ def draw_orders(n: int, d: int, generator: torch.Generator) -> Int[Tensor, "n d"
 def turn_pairs(
     X: Float[Tensor, "n d k"], pairs: Int[Tensor, "n m 2"], theta: Float[Tensor, "n m"]
 ) -> Float[Tensor, "n d k"]:
-    """`rotate_pairs` with its own disjoint pairs for every matrix."""
+    """`rotate_pairs` with separate disjoint pairs for every matrix."""
     i, j = (rows[..., None].expand(-1, -1, X.shape[-1]) for rows in pairs.unbind(-1))
     c, s = theta.cos()[..., None], theta.sin()[..., None]
     Xi, Xj = X.gather(1, i), X.gather(1, j)  # (n, m, k)
@@ -24,7 +24,7 @@ def turn_pairs(
 def turn_blocks(
     X: Float[Tensor, "n d k"], rows: Int[Tensor, "n l s"], R: Float[Tensor, "n l s s"]
 ) -> Float[Tensor, "n d k"]:
-    """Each block of rows multiplied by its rotation."""
+    """The points with each block of rows multiplied by a rotation."""
     n, _, k = X.shape
     index = rows.reshape(n, -1, 1).expand(-1, -1, k)
     picked = X.gather(1, index).reshape(*rows.shape, k)  # (n, l, s, k)

@@ -98,13 +98,13 @@ class Isomorphism(Experiment[IsomorphismConfig]):
             total.update({key: kind[key] for key in ("pairs", "wrong", *ANSWERS)})
         return (
             f"Of {total['pairs']} pairs {total['yes']} are called isomorphic, each with a "
-            f"permutation that was checked entry by entry, {total['no']} are told apart by an "
+            f"permutation that was checked entry by entry, {total['no']} are distinguished by an "
             f"invariant, and {total['undecided']} stay undecided; {total['wrong']} answers are "
             "wrong."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """Answers by kind, and what proved them."""
+        """The tables of the answers by kind, and of their proofs."""
         columns = ("kind", "vertices", "pairs", "isomorphic", *ANSWERS, "wrong")
         reasons: Counter[str] = Counter()
         for kind in results["kinds"]:
@@ -126,7 +126,7 @@ class Isomorphism(Experiment[IsomorphismConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Stacked bars of the answers."""
+        """The figure of stacked bars of the answers."""
 
         def draw(canvas: "Canvas") -> None:
             axis = canvas.subplots()
@@ -150,7 +150,7 @@ def _maps(A: Graph, B: Graph, p: NDArray[np.int64]) -> bool:
 
 
 def _same(A: Graph, B: Graph) -> bool:
-    """What another program says, which searches exhaustively."""
+    """The answer of another program, which searches exhaustively."""
     import rustworkx
 
     G, H = (rustworkx.PyGraph.from_adjacency_matrix(M.astype(np.float64)) for M in (A, B))
@@ -166,7 +166,7 @@ def _edges(n: int, edges: Any) -> Graph:
 
 def _random_regular(degree: int) -> Callable[..., tuple[Graph, Graph, bool]]:
     def draw(n: int, rng: np.random.Generator) -> Graph:
-        while True:  # a union of perfect matchings, none of whose edges meet twice
+        while True:  # until no edge occurs in two of the perfect matchings
             A = np.zeros((n, n), dtype=np.int64)
             for _ in range(degree):
                 order = rng.permutation(n - n % 2).reshape(-1, 2)
@@ -216,7 +216,7 @@ def _latin(n: int, rng: np.random.Generator) -> tuple[Graph, Graph, bool]:
 
 
 def _grid(n: int, rng: np.random.Generator) -> tuple[Graph, Graph, bool]:
-    """A street grid with some streets closed; the other one has a closed street elsewhere."""
+    """A street grid without some streets, and one without another street."""
     m = max(3, round(n**0.5))
     cells = [(i, j) for i in range(m) for j in range(m)]
     streets = [
@@ -247,7 +247,7 @@ def _molecule(n: int, rng: np.random.Generator) -> tuple[Graph, Graph, bool]:
 
 
 def _switched(A: Graph, rng: np.random.Generator) -> Graph:
-    """Two edges ij and kl become ik and jl: all degrees stay as they are."""
+    """A graph in which two edges ij and kl become ik and jl, so all degrees stay the same."""
     edges = np.argwhere(A)
     while True:
         (i, j), (k, m) = edges[rng.integers(len(edges), size=2)]
@@ -264,7 +264,7 @@ def _regular_switched(n: int, rng: np.random.Generator) -> tuple[Graph, Graph, b
 
 
 def _rings(n: int, rng: np.random.Generator) -> tuple[Graph, Graph, bool]:
-    """One ring against two: the same for colour refinement."""
+    """One ring and two rings, which colour refinement does not distinguish."""
     half = n // 2
     one = _edges(2 * half, [(v, (v + 1) % (2 * half)) for v in range(2 * half)])
     two = _edges(2 * half, [(h + v, h + (v + 1) % half) for h in (0, half) for v in range(half)])
@@ -283,4 +283,4 @@ KINDS: dict[str, Callable[[int, np.random.Generator], tuple[Graph, Graph, bool]]
     "one-or-two-rings": _rings,
     "large-molecules": lambda n, rng: _molecule(2 * n, rng),
 }
-"""A graph, one that may not be the same, and whether it certainly is not."""
+"""Makers of two graphs, with whether they are certainly not isomorphic, by kind."""

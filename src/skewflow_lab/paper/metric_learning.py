@@ -29,9 +29,9 @@ METHODS = {
 }
 RIVALS = ("raw", "pca", "nca")
 COMPONENTS = {"wine": 8, "breast-cancer": 10, "digits": 32, "mnist": 40}
-"""Coordinates that every method but the raw one keeps."""
+"""Number of coordinates that every method but the raw one keeps."""
 MNIST_TEST = 10_000
-"""Images of the pool of 70,000 that are not trained on."""
+"""Number of images of the pool of 70,000 that are not used for training."""
 
 Array = NDArray[Any]
 Split = tuple[Array, Array, Array, Array]
@@ -39,23 +39,23 @@ Split = tuple[Array, Array, Array, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class MetricLearningConfig:
-    """Sets with classes, and their splits."""
+    """Data sets with classes, and their splits."""
 
     data: Digits = field(default_factory=default_images)
-    """"mnist" adds MNIST to scikit-learn's own sets; "digits" does not."""
+    """"mnist" adds MNIST to the sets of scikit-learn; "digits" does not."""
     sets: tuple[str, ...] = ("wine", "breast-cancer", "digits")
-    """scikit-learn's own sets."""
+    """Sets of scikit-learn."""
     splits: int = 5
-    """Parts of a set, each of which is the test set once."""
+    """Number of parts of a set; each is the test set once."""
     neighbours: int = 3
-    """k of the vote."""
+    """Number of neighbours that vote."""
     steps: int = 200
-    """Batches of MahalanobisMetric."""
+    """Number of batches for MahalanobisMetric."""
     scored: int = 2000
-    """Test images of a split of MNIST; the test sets are disjoint."""
+    """Number of test images of a split of MNIST; the test sets are disjoint."""
     nca_points: int = 4000
-    """Images of a split of MNIST on which scikit-learn's NCA is trained: it needs memory and time
-    quadratic in their number."""
+    """Number of images of a split of MNIST for scikit-learn's NCA, which needs memory and time
+    quadratic in this number."""
     seed: int = 0
     """Seed of the splits."""
 
@@ -87,7 +87,7 @@ class MetricLearning(Experiment[MetricLearningConfig]):
 
     @one_thread()
     def run_cell(self, config: MetricLearningConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Train every method on every split; the clock sees the fits only."""
+        """Train every method on every split; only the fits are timed."""
         from sklearn.neighbors import KNeighborsClassifier
 
         errors: dict[str, list[float]] = {name: [] for name in METHODS}
@@ -141,7 +141,7 @@ class MetricLearning(Experiment[MetricLearningConfig]):
     def verdict(self, results: Mapping[str, Any]) -> str:
         """Where our error is not worse than the best rival's by more than one standard error."""
         rows = results["sets"]
-        told = "; ".join(
+        errors = "; ".join(
             f"{row['set']} {fmean(row['errors']['ours']):.2%} against "
             f"{fmean(row['errors'][row['best']]):.2%} ({METHODS[row['best']]})"
             for row in rows
@@ -150,12 +150,12 @@ class MetricLearning(Experiment[MetricLearningConfig]):
         claim = f"It is worse on {', '.join(worse)}" if worse else "It is worse on none"
         return (
             f"Test error of {results['neighbours']} neighbours under our metric and under the best "
-            f"rival's, means over {results['splits']} splits: {told}. {claim} by more than one "
+            f"rival's, means over {results['splits']} splits: {errors}. {claim} by more than one "
             "standard error of the difference."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """Errors and seconds of every set."""
+        """The tables of errors and seconds of every set."""
         rows = results["sets"]
         n = results["nca_points"]
         mnist = next((row for row in rows if row["set"] == "mnist"), None)
@@ -214,7 +214,7 @@ class MetricLearning(Experiment[MetricLearningConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Bars of the errors."""
+        """The figure of the errors as bars."""
 
         def draw(canvas: "Canvas") -> None:
             axis = canvas.subplots()
@@ -257,7 +257,7 @@ def _splits(config: MetricLearningConfig, cell: str, seed: int) -> Iterator[Spli
     X, y = load(return_X_y=True)
     folds = StratifiedKFold(config.splits, shuffle=True, random_state=seed)
     for train, test in folds.split(X, y):
-        if cell == "digits":  # one unit for all pixels
+        if cell == "digits":  # all pixels have the same unit
             X_train, X_test = X[train] / 16, X[test] / 16
         else:
             mean, scale = X[train].mean(0), X[train].std(0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PRECISIONS = ("float64", "float32", "tf32", "bf16")
 STYLES = {"Taylor T = 20": "--", "Taylor T = 100": "--", "Taylor T = 200": ":"}
 LOST = 0.1
-"""Errors above this value, relative to the norm of a rotation, make a result useless."""
+"""Largest error, relative to the norm of a rotation, of a result that is of use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class NumericsConfig:
 
 
 class Numerics(Experiment[NumericsConfig]):
-    """One cell for each norm: all methods under all precisions, on the same matrices."""
+    """One cell for each norm, with all methods under all precisions on the same matrices."""
 
     name = "numerics"
     title = "Numerical trouble of the exact exponential"
@@ -70,7 +70,7 @@ class Numerics(Experiment[NumericsConfig]):
 
     @one_thread()
     def run_cell(self, config: NumericsConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Both errors of every method under every precision, for each seed."""
+        """Measure both errors of every method under every precision, for each seed."""
         norm = dict(zip(self.cells(config), config.norms, strict=True))[cell]
         errors: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for n, seed in enumerate(config.seeds):
@@ -128,7 +128,7 @@ class Numerics(Experiment[NumericsConfig]):
         return {"d": config.d, "num_seeds": len(config.seeds), "curves": list(curves.values())}
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """Where the series fail, whether more terms help, and what the block steps keep."""
+        """Where the series fail, whether more terms help, and how orthogonal block steps are."""
         curves = _by_key(results)
         series = list(dict.fromkeys(m for m, _ in curves if m.startswith("Taylor")))
         longest = series[-1]
@@ -158,7 +158,7 @@ class Numerics(Experiment[NumericsConfig]):
         return text[0].upper() + text[1:] + "."
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """How far each method goes, and its orthogonality error norm by norm."""
+        """The tables of the largest useful norms, and of the orthogonality errors by norm."""
         curves = results["curves"]
         methods = list(dict.fromkeys(c["method"] for c in curves))
         by_key = _by_key(results)
@@ -177,14 +177,14 @@ class Numerics(Experiment[NumericsConfig]):
             "Orthogonality error ||R^T R - I||_F / sqrt(d) of one step, by norm of eta Omega; a "
             "dash is not finite. A block step's argument carries its weight (d-1)/(s-1). TF32 and "
             "bf16 are emulated: the factors of every float32 product are rounded. Our exponential "
-            "goes over to float64 by itself where the norm is above 100.",
+            "computes in float64 where the norm is above 100.",
             ("method", "products", *(f"norm {norm:g}" for norm in norms)),
             tuple((c["method"], c["precision"], *c["orthogonality"]) for c in curves),
         )
         return [reach, drift]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Orthogonality and accuracy against the norm, in float32 and TF32."""
+        """The figure of orthogonality and accuracy against the norm, in float32 and TF32."""
 
         def draw(canvas: "Canvas") -> None:
             axes = canvas.subplots(2, 2, sharex=True, sharey=True)
@@ -242,7 +242,7 @@ def eigen(A: Tensor) -> Tensor:
 def _methods(
     config: NumericsConfig, A: Tensor, seed: int
 ) -> list[tuple[str, Tensor, Callable[[torch.dtype], Tensor]]]:
-    """Name, argument, and the rotation in a dtype, for each method."""
+    """The name, the argument and a function from dtype to rotation of each method."""
 
     def series(terms: int, dtype: torch.dtype) -> Tensor:
         return taylor(A.to(dtype), terms)
@@ -268,7 +268,7 @@ def _methods(
 
 @contextlib.contextmanager
 def _precision(name: str) -> Any:
-    """The dtype to compute in, while products are as `name` says."""
+    """Context with products of the precision `name`, which gives the dtype to compute in."""
     if name in ("float64", "float32"):
         yield getattr(torch, name)
     else:
@@ -277,14 +277,14 @@ def _precision(name: str) -> Any:
 
 
 def _skew(d: int, norm: float, seed: int) -> Tensor:
-    """A Gaussian skew matrix of the given spectral norm, in float32: all methods get these bits."""
+    """A Gaussian skew matrix of the given spectral norm, rounded to float32 for all methods."""
     G = torch.randn(d, d, generator=spawn(seed, "omega", d), dtype=torch.float64).triu(1)
     A = G - G.mT
     return (A * (norm / torch.linalg.matrix_norm(A, 2))).float()
 
 
 def _exponential(A: Tensor) -> Tensor:
-    """The exponential in extended precision, rounded to float64: shares no code with ours."""
+    """The exponential in extended precision, rounded to float64, by independent code."""
     M = A.numpy().astype(np.longdouble)
     norm = float(np.abs(M).sum(axis=0).max())
     squarings = max(0, math.ceil(math.log2(norm)) + 2) if norm > 0 else 0

@@ -29,9 +29,9 @@ METHODS = {
     "random exchanges": "random starts + our exchanges",
     "flow rounded": "flow, rounded, first descent only",
 }
-"""What runs with the same number of restarts."""
+"""Methods that run with the same number of restarts, and their names in tables."""
 TIMED = {"faq": "FAQ", "faq exchanges": "FAQ + our exchanges", "2opt": "2-opt"}
-"""What runs, too, until it has used our time."""
+"""Methods that also run until they have used our time, and their names in tables."""
 
 Permutation = NDArray[np.int64]
 
@@ -43,13 +43,13 @@ class QaplibConfig:
     data: Instances = field(default_factory=default_instances)
     """"qaplib", or "planted" for generated instances with a known optimum."""
     instances: tuple[str, ...] = ()
-    """Names; all when empty."""
+    """Names of instances; all when empty."""
     restarts: int = 8
-    """Starts of each method."""
+    """Number of starts of each method."""
     moves: int = 5000
-    """Exchanges of the search after each descent."""
+    """Number of exchanges of the search after each descent."""
     largest_2opt: int = 90
-    """Rows up to which scipy's 2-opt runs: one run may take 15 s at 100."""
+    """Largest number of rows for scipy's 2-opt, of which one run may take 15 s at 100 rows."""
     seed: int = 0
     """Seed of all starts."""
 
@@ -75,7 +75,7 @@ class Qaplib(Experiment[QaplibConfig]):
 
     @one_thread()
     def run_cell(self, config: QaplibConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Gaps with the same restarts; those with the same time go to the clocks."""
+        """Measure gaps with the same restarts, and with the same time, which go to the times."""
         task = load_instance(config.data, cell)
         seed = int(spawn(config.seed, cell).initial_seed() % 2**31)
         rng = np.random.default_rng(seed)
@@ -148,7 +148,7 @@ class Qaplib(Experiment[QaplibConfig]):
         run.time(task.name, f"{name} timed restarts", restarts)
 
     def summarise(self, config: QaplibConfig, cells: Mapping[str, Any]) -> dict[str, Any]:
-        """The gaps of every instance, and for each method their median and the count solved."""
+        """The gaps of every instance, and each method's median gap and number of solved ones."""
         instances = [{"name": name, **cell} for name, cell in cells.items()]
         return {
             "data": config.data,
@@ -160,7 +160,7 @@ class Qaplib(Experiment[QaplibConfig]):
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """The medians, and whether they are where we want them."""
+        """The median gaps, in comparison with FAQ's, and the numbers of solved instances."""
         found, count = results["methods"], len(results["instances"])
         ours, faq, both = (found[name]["median"] for name in ("flow", "faq", "faq exchanges"))
         ratio = f"{ours / faq:.0%} of FAQ's" if faq > 0 else "FAQ's is zero, too"
@@ -177,7 +177,7 @@ class Qaplib(Experiment[QaplibConfig]):
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """The methods, the same with equal time, and every instance."""
+        """The tables of the methods, of the methods with equal time, and of every instance."""
         rows = results["instances"]
         return [
             Table(
@@ -192,9 +192,9 @@ class Qaplib(Experiment[QaplibConfig]):
             ),
             Table(
                 "same-time",
-                "Gaps where the rivals go on until they have used at least our processor time on "
-                "one thread, and at least as many restarts (2-opt: at least one; larger instances "
-                "are left out). Restarts are medians.",
+                "Gaps where the rivals continue until they have used at least our processor time "
+                "on one thread, and at least as many restarts (2-opt: at least one; without larger "
+                "instances). Restarts are medians.",
                 ("method", "instances", "median gap", "mean gap", "solved", "restarts"),
                 tuple(
                     [_ours_timed(rows)]
@@ -220,7 +220,7 @@ class Qaplib(Experiment[QaplibConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """How many instances each method brings below a gap."""
+        """The figure of the fraction of instances that each method solves to a gap."""
         rows = results["instances"]
 
         def draw(canvas: "Canvas") -> None:
@@ -231,7 +231,7 @@ class Qaplib(Experiment[QaplibConfig]):
                 axis.step(gaps, share, where="post", label=label)
             axis.set_xscale("log")
             axis.set_xlabel("gap to the best known cost, percent (solved: at the left edge)")
-            axis.set_ylabel("share of instances below")
+            axis.set_ylabel("fraction of instances below")
             axis.set_ylim(0, 1.02)
             axis.legend(loc="lower right")
 
@@ -267,7 +267,7 @@ def _exchanged(
 
 
 def _gap(task: Assignment, perm: Permutation) -> float:
-    """The cost of a permutation, summed anew in integers, over the best known one, minus 1."""
+    """The cost of a permutation, recomputed in integers, over the best known one, minus 1."""
     n = len(task.A)
     if sorted(perm.tolist()) != list(range(n)):
         raise AssertionError(f"{task.name}: the result is not a permutation.")

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 EXACT = {"haar": "Haar blocks", "gaussian": "independent Gaussians (RBFSampler)"}
-"""What does not depend on the number of rotations."""
+"""Laws of directions that do not depend on a number of rotations, and their names in tables."""
 LEVEL = 0.01
-"""Chance that some test of a kind of step finds a difference where there is none."""
+"""Probability that some test of a kind of step finds a difference although none exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class RandomFeatures(Experiment[RandomFeaturesConfig]):
 
     @one_thread()
     def run_cell(self, config: RandomFeaturesConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Draw the directions; keep the mean squared errors and their standard errors."""
+        """Draw the directions; record the mean squared errors and their standard errors."""
         x, y = _pairs(config)
         gamma = 1 / (x - y).square().sum(1).median().item()
         generator = spawn(config.seed, cell)
@@ -101,7 +101,7 @@ class RandomFeatures(Experiment[RandomFeaturesConfig]):
     def summarise(
         self, config: RandomFeaturesConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """The errors, and from which number of rotations on they are those of Haar blocks."""
+        """The errors, and the number of rotations from which on they are those of Haar blocks."""
         exact = {name: cells[name]["rows"][0] for name in EXACT}
         steps = {}
         for name, cell in cells.items():
@@ -128,8 +128,8 @@ class RandomFeatures(Experiment[RandomFeaturesConfig]):
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """How many rotations each kind of step needs, and what Haar blocks gain."""
-        told = ", ".join(
+        """How many rotations each kind of step needs, and the gain of Haar blocks."""
+        counts = ", ".join(
             f"{_label(name)} after "
             + (
                 f"more than {results['num_rotations']} rotations"
@@ -144,16 +144,16 @@ class RandomFeatures(Experiment[RandomFeaturesConfig]):
             haar["error"], gaussian["error"]
         )
         word = ("smaller" if gain > 0 else "larger") if sure else "no different"
-        share = f" by {abs(gain):.0%}" if sure else ""
+        percent = f" by {abs(gain):.0%}" if sure else ""
         return (
-            f"The kernel error of Haar blocks, {haar['rmse']:.4f}, is {word}{share} than that of "
+            f"The kernel error of Haar blocks, {haar['rmse']:.4f}, is {word}{percent} than that of "
             f"independent Gaussians, {gaussian['rmse']:.4f}. By the errors of "
             f"{results['num_samples']:,} sets of features on {results['pairs']} pairs, "
-            f"products cannot be told from Haar blocks: {told}."
+            f"products cannot be distinguished from Haar blocks: {counts}."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """The number of rotations that suffices, and the errors along the way."""
+        """The tables of the sufficient numbers of rotations, and of the errors."""
         steps, exact = results["steps"], results["exact"]
         matching = next((s["a_step"] for s in steps.values() if s["a_step"] > 1), 1)
         errors = [
@@ -172,9 +172,10 @@ class RandomFeatures(Experiment[RandomFeaturesConfig]):
         return [
             Table(
                 "rotations",
-                "Rotations from which on no test tells a product from Haar blocks, and steps that "
-                f"make them; a dash: not within {results['num_rotations']:,}. At each measurement "
-                "the mean squared error of every pair, and of all, is compared with that of Haar "
+                "Rotations from which on no test distinguishes a product from Haar blocks, and the "
+                f"steps that make them; a dash: more than {results['num_rotations']:,}. At each "
+                "measurement the mean squared error of every pair, and of all, is compared with "
+                "that of Haar "
                 f"blocks by its standard errors over {results['num_samples']:,} sets of features; "
                 f"all tests of a row together have the level {LEVEL:.0%} (Bonferroni). A block of "
                 "s rows counts as s(s-1)/2 rotations.",
@@ -200,7 +201,7 @@ class RandomFeatures(Experiment[RandomFeaturesConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """The errors against the number of rotations."""
+        """The figure of the errors against the number of rotations."""
 
         def draw(canvas: "Canvas") -> None:
             axis = canvas.subplots()
@@ -233,7 +234,7 @@ def _pairs(config: RandomFeaturesConfig) -> tuple[Float[Tensor, "p d"], Float[Te
 
 
 def _drawn(cell: str, gamma: float, n: int, d: int, seed: int) -> Float[Tensor, "n d d"]:
-    """Directions as the transformers draw them, one in each row."""
+    """The directions, drawn as by the transformers, one in each row."""
     from sklearn.kernel_approximation import RBFSampler
 
     kind = OrthogonalRandomFeatures if cell == "haar" else RBFSampler
@@ -283,7 +284,7 @@ def _least_p(row: Mapping[str, Any], exact: Mapping[str, Any]) -> float:
 
 
 def _mixed(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """The rotations from which on no test tells the errors apart."""
+    """The number of rotations from which on no test distinguishes the errors."""
     since = None
     for row in reversed(rows):
         if row["p"] < LEVEL:

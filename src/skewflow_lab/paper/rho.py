@@ -1,4 +1,4 @@
-"""How balanced Omega stays in training: rho against the iteration (Sec. 9.2)."""
+"""How balanced Omega is during training: rho against the iteration (Sec. 9.2)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from ..runs.threads import one_thread
 
 @dataclass(frozen=True, kw_only=True)
 class RhoConfig:
-    """rho of the generators that a training run meets."""
+    """rho of the generators of a training run."""
 
     d: int = 200
     """Width of the orthogonal layer."""
@@ -55,7 +55,7 @@ class Rho(Experiment[RhoConfig]):
 
     @one_thread()
     def run_cell(self, config: RhoConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Train; measure rho for every s now and then."""
+        """Train; measure rho for every s at intervals."""
         seed = int(cell.removeprefix("seed-"))
         images = load_images(config.data)
         model = OrthogonalMLP(images.pixels[0].numel(), config.d, seed)
@@ -99,18 +99,18 @@ class Rho(Experiment[RhoConfig]):
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """How much rho moved, and how far from d/s it is."""
+        """How much rho changed, and how far from d/s it is."""
         return (
             f"In training an orthogonal layer of width {results['d']} on {results['data']}, "
             f"{balance.verdict(results['sizes'])}."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """One row for each s."""
+        """The table with a row for each s."""
         return [balance.table([((), results["sizes"])])]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """The curves on a logarithmic axis, d/s dotted."""
+        """The figure of the curves on a logarithmic axis, with d/s dotted."""
         caption = f"rho in training on {results['data']}, d = {results['d']}"
         sizes, curves = results["sizes"], results["curves"]
         return [balance.figure("rho", sizes, curves, caption, "iteration")]

@@ -1,4 +1,4 @@
-"""Means over seeds, and differences between methods that share their seeds."""
+"""Means over seeds, and differences between methods with the same seeds."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev

@@ -10,17 +10,18 @@ from ..runs.files import RunError, read_json, read_object, write_bytes, write_ch
 from .finished import read_run, read_video, shown
 
 COLLECTED = "collected"
-"""Placeholder for the preset of a run."""
+"""Placeholder in a configuration file for the preset of a run."""
 
 
 def collect(
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional], out: Path = Path("results")
 ) -> None:
-    """Put finished runs of parts of one experiment together: results, tables, figures, videos.
+    """Merge finished runs of parts of one experiment: results, tables, figures, videos.
 
     Args:
-        runs: Their folders; of rl, runs of different tasks or sizes.
-        out: The folder with the experiment's name is made in here, or written anew.
+        runs: Their folders, for rl those of different tasks or sizes.
+        out: The merged run goes to a folder in here with the experiment's name; an earlier merged
+            run is replaced.
     """
     folder = collected(runs, out)
     print(read_json(folder / "summary.json")["verdict"])
@@ -28,10 +29,10 @@ def collect(
 
 
 def collected(runs: tuple[Path, ...], out: Path) -> Path:
-    """The folder of the collected run.
+    """Write the merged run and return its folder.
 
     Raises:
-        RunError: If there are none, or they are not parts of one experiment.
+        RunError: If there are no runs, or they are not parts of one experiment.
     """
     parts = [read_run(run) for run in runs]
     names = sorted({part.experiment.name for part in parts})
@@ -69,10 +70,10 @@ def collected(runs: tuple[Path, ...], out: Path) -> Path:
 
 
 def _check_target(folder: Path) -> None:
-    """A run that was made is not written over."""
+    """Refuse to overwrite a run that was not merged from others."""
     path = folder / "config.json"
     if path.exists() and read_object(path, preset=str)["preset"] != COLLECTED:
         raise RunError(
-            f"{folder} holds a run, and a collected one must not take its place. Write elsewhere "
+            f"{folder} holds a run, and a collected one must not replace it. Write elsewhere "
             "with --out, or remove that folder."
         )

@@ -14,19 +14,19 @@ from .page import report
 
 
 def demo(out: Path = Path("runs/demo"), page: Path = Path("report.html")) -> None:
-    """Run every experiment in its smallest preset, print what came out, write the report.
+    """Run every experiment in its smallest preset, print the verdicts, and write the report.
 
-    An experiment whose packages are not installed is left out, with a line that says so.
+    An experiment whose packages are not installed is skipped, with a line that says so.
 
     Args:
-        out: The runs go here; a run that is there already is not made again.
+        out: Folder of the runs; a run that exists already is not repeated.
         page: The report to write.
     """
     console = Console()
     table = Table("experiment", "what the numbers say", "seconds", show_lines=True)
     for name, experiment in EXPERIMENTS.items():
         if (needed := experiment.missing()) is not None:
-            table.add_row(name, f"left out: {needed}", "")
+            table.add_row(name, f"skipped: {needed}", "")
             continue
         began = time.perf_counter()
         preset = "ci" if "ci" in experiment.presets else "quick"
@@ -36,7 +36,7 @@ def demo(out: Path = Path("runs/demo"), page: Path = Path("report.html")) -> Non
                 experiment, config, preset=preset, out=out, resume=True, console=console
             )
         except KeyboardInterrupt:
-            console.print("stopped; the same command goes on", style="red")
+            console.print("stopped; the same command continues", style="red")
             sys.exit(130)
         verdict = read_json(folder / "summary.json")["verdict"]
         table.add_row(name, verdict, f"{time.perf_counter() - began:.0f}")

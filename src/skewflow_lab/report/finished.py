@@ -1,4 +1,4 @@
-"""Finished runs, as `report` and `collect` read them: also such as somebody else has sent."""
+"""Reads finished runs for `report` and `collect`, also runs from other people."""
 
 import shlex
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from ..bench.quality.experiment import Quality
 from ..paper import EXPERIMENTS
 from ..runs.experiment import Experiment, Timing
 from ..runs.files import RunError, damaged, read_object
-from ..runs.run import read_starts
+from ..runs.resume import read_starts
 
 SUMMARY = {
     "experiment": str,
@@ -26,7 +26,7 @@ SUMMARY = {
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its summary, its clocks, and where and when it was made."""
+    """A finished run: its summary, its times, and its machine and date."""
 
     folder: Path
     experiment: Experiment[Any]
@@ -36,7 +36,7 @@ class FinishedRun:
 
 
 def known_experiments() -> dict[str, Experiment[Any]]:
-    """The experiments, and the benchmark that is run as one, in the order of the page."""
+    """The experiments, and the benchmarks that are run as one, in the order of the page."""
     return {**EXPERIMENTS, Quality.name: Quality()}
 
 
@@ -44,7 +44,8 @@ def read_run(folder: Path) -> FinishedRun:
     """The run in a folder.
 
     Raises:
-        RunError: If there is none, a file of it is damaged, or this version does not know it.
+        RunError: If the folder has no run, or one that is damaged or that this version does not
+            know.
     """
     path = folder / "summary.json"
     summary = read_object(path, **SUMMARY)
@@ -80,7 +81,7 @@ def _is_plain(command: str) -> bool:
 def shown(files: object) -> Iterator[None]:
     """Turn any error of code that shows the results in `files` into one that names them.
 
-    Results have as many forms as there are experiments; what a file lacks shows when it is read.
+    Every experiment has its form of results, so a missing entry is noticed only when it is read.
     """
     try:
         yield
@@ -97,7 +98,7 @@ def read_video(path: Path) -> bytes:
     """The bytes of a GIF in the folder `videos` of a run.
 
     Raises:
-        RunError: If it is no GIF, or a link: that could bring in any file of this disk.
+        RunError: If it is not a GIF, or is a link, which could show any file of this disk.
     """
     if path.resolve() != path.parents[1].resolve() / "videos" / path.name:
         raise RunError(f"{path} must be a file: got a link to {path.resolve()}. Remove it.")

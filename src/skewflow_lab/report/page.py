@@ -17,14 +17,14 @@ from .finished import FinishedRun, known_experiments, read_run, read_video, show
 
 HERE = Path(__file__).parent
 BRIEF = 240
-"""Characters of a claim or a verdict in the summary at the top; the section has all of it."""
+"""Most characters of a claim or a verdict in the summary at the top; its section has all of it."""
 
 
 def report(
     runs: tyro.conf.Positional[Path],
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html"),
 ) -> None:
-    """Gather finished runs on one page that needs nothing else.
+    """Write a page of finished runs that needs no other file.
 
     Args:
         runs: A folder of runs, or of one run; every summary.json below it is shown.
@@ -45,7 +45,7 @@ def build(runs: Path) -> str:
     """The page of all finished runs below `runs`.
 
     Raises:
-        RunError: If there is none, or one of an experiment that this version does not know.
+        RunError: If there is no run, or one of an experiment that this version does not know.
     """
     from jinja2 import Environment, FileSystemLoader
 
@@ -67,7 +67,7 @@ def build(runs: Path) -> str:
 
 
 def _brief(text: str) -> str:
-    """The first sentences or clauses of a long text, or its first words."""
+    """A long text cut after its first sentences, clauses or words."""
     if len(text) <= BRIEF:
         return text
     ends = [found.start() for found in re.finditer(r"\.(?= [A-Z])|;(?= )", text[:BRIEF])]
@@ -77,7 +77,7 @@ def _brief(text: str) -> str:
 
 
 def _section(run: FinishedRun, number: int) -> dict[str, Any]:
-    """What the page shows of one run."""
+    """The entries of one run for the template of the page."""
     results, name = run.summary["results"], f"{run.experiment.name}-{number}"
     with shown(run.folder / "summary.json"):
         tables = [_text(table) for table in run.experiment.tables(results, run.timing)]
@@ -107,7 +107,7 @@ def _section(run: FinishedRun, number: int) -> dict[str, Any]:
 
 
 def _text(table: Table) -> dict[str, Any]:
-    """A table whose values are text: a value that cannot be shown is found here."""
+    """A table with its values as text; a value that cannot be shown raises here."""
     rows = [[to_text(value) for value in row] for row in table.rows]
     return {
         "caption": table.caption,
@@ -117,7 +117,7 @@ def _text(table: Table) -> dict[str, Any]:
 
 
 def _videos(folder: Path, videos: Sequence[Video]) -> list[tuple[Video, str]]:
-    """Those that were made, as text that stands inside the page."""
+    """The videos that exist, as text to embed in the page."""
     paths = {video: folder / "videos" / f"{video.name}.gif" for video in videos}
     return [
         (video, f"data:image/gif;base64,{b64encode(read_video(path)).decode()}")

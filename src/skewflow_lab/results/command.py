@@ -1,4 +1,4 @@
-"""`skewflow results`: the page of results, and the table and figure of README.md, written again."""
+"""`skewflow results`: writes the page of results, and the table and figure of README.md."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def results(root: Path = ROOT) -> None:
     """Write docs/results.md, and the table and the figure of README.md, from the files in results/.
 
     Args:
-        root: The checkout.
+        root: Root of the checkout.
     """
     recorded, readme = root / "results", root / "README.md"
     write_atomically(root / "docs" / "results.md", page(recorded))

@@ -19,11 +19,11 @@ LINES = {
     "geoopt": (("geoopt-sgd", "geoopt-adam"), "#9467bd"),
     "geotorch": (("geotorch-sgd", "geotorch-adam"), "#8c8c8c"),
 }
-"""Methods of each line, and its colour; of a library's SGD and Adam the better one is drawn."""
+"""The methods of each line, of which the better one is drawn, and the colour of the line."""
 
 
 def draw(results: Path, out: Path) -> None:
-    """Gap against seconds, a panel for each race."""
+    """Draw the gap against seconds, with a panel for each race."""
     import matplotlib
 
     matplotlib.use("agg")

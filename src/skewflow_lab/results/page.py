@@ -21,7 +21,7 @@ commit.
 
 
 def page(results: Path) -> str:
-    """All of it."""
+    """The text of the page."""
     records = sections(results)
     rows = [
         f"| [{r.title}](#{anchor(r.title)}) | {r.machine} | {r.commit} | {r.date} |\n"
@@ -36,7 +36,7 @@ def anchor(title: str) -> str:
 
 
 def section(record: Recorded) -> str:
-    """One result: where it comes from, what it says, its figure and tables."""
+    """The section of one result: its origin, its verdict, its figure and tables."""
     commands = "\n".join(record.commands)
     kind = "folder" if record.file.is_dir() else "file"
     parts = [
@@ -53,7 +53,7 @@ def section(record: Recorded) -> str:
 
 
 def _table(record: Recorded, name: str, rows: Rows) -> str:
-    """A table, or a link to one that is too large to read."""
+    """A table, or only a link if the table is too large to read."""
     columns = record.columns.get(name)
     width = len(columns) if columns is not None else len({key for row in rows for key in row})
     inside = record.file.is_dir()

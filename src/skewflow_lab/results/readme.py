@@ -19,8 +19,8 @@ class Row:
 
     Args:
         path: The record, below results.
-        what: What was measured.
-        says: The result in words, from the tables of the record.
+        what: The quantity that was measured.
+        says: Makes the result in words from the tables of the record.
     """
 
     path: str
@@ -29,7 +29,7 @@ class Row:
 
 
 def block(results: Path) -> str:
-    """The table, between its two marks."""
+    """The table with its two marks."""
     records = {record.path: record for record in sections(results)}
     lines = ["| measured | result | command, commit |", "|---|---|---|"]
     lines += [_line(row, records[row.path]) for row in ROWS]
@@ -37,7 +37,7 @@ def block(results: Path) -> str:
 
 
 def replaced(readme: str, results: Path) -> str:
-    """README.md with its block written again."""
+    """README.md with a new block."""
     before, rest = readme.split(BEGIN, 1)
     return before + block(results) + rest.split(END, 1)[1]
 

@@ -1,4 +1,4 @@
-"""Recorded results: what made each, on which machine, when, and whether its code has changed."""
+"""Recorded results: their command, machine and date, and whether their code has changed."""
 
 import csv
 import json
@@ -17,15 +17,15 @@ class Recorded:
 
     Args:
         results: The folder of all results.
-        path: Where it is below that folder.
+        path: Its path below that folder.
         title: The heading of its section.
         top: The highest room of the library that it runs.
-        command: The command that makes it, where its files do not name one.
-        note: What a reader must know to read its tables. It has no numbers.
-        figure: A picture below `results`.
+        command: The command that makes it, if its files do not name one.
+        note: Explanation of the tables for a reader, without numbers.
+        figure: Path of a picture below `results`.
         columns: For each table the columns that are shown; all when a table is not listed. An empty
             tuple shows a link instead.
-        device: Among the rows of a file with several machines, only those of this one.
+        device: Show only rows of this machine, if the file has rows of several.
     """
 
     results: Path
@@ -61,13 +61,13 @@ class Recorded:
 
     @property
     def commands(self) -> list[str]:
-        """The commands that made it, one a line."""
+        """The commands that made it."""
         text = self.command if self.file.suffix == ".csv" else self.summary.get("command", "")
         return (text or self.command).splitlines()
 
     @property
     def verdict(self) -> str:
-        """What a run has found, in words; empty for a benchmark."""
+        """The verdict of a run in words; empty for a benchmark."""
         return "" if self.file.suffix == ".csv" else self.summary.get("verdict", "")
 
     def named(self, *keys: str) -> str:
@@ -77,7 +77,7 @@ class Recorded:
 
     @property
     def machine(self) -> str:
-        """Where it ran; "unknown" for a record that does not say it."""
+        """The machines of its starts; "unknown" for a record without them."""
         return self.named("device", "simulates on") or "unknown"
 
     @property

@@ -1,11 +1,11 @@
-"""What the page shows: one entry for each recorded result, in the order of the page."""
+"""The sections of the page: one entry for each recorded result, in the order of the page."""
 
 from pathlib import Path
 
 from .records import Recorded
 
 BENCH = "bench"
-"""The folder of the benchmarks' records, seen from the one of all results."""
+"""The folder of the benchmarks' records, relative to the folder of all results."""
 STEPS = (
     "case",
     "SGD",
@@ -45,8 +45,8 @@ STEP_NOTE = (
     "ratio inside a round to torch's SGD, with momentum to SGD with momentum."
 )
 TRAINING_NOTE = (
-    "Seconds of a training step, and the overhead over SGD in percent. What a CUDA graph could not "
-    "capture ran eagerly."
+    "Seconds of a training step, and the overhead over SGD in percent. Steps that a CUDA graph "
+    "cannot capture ran eagerly."
 )
 
 

@@ -11,7 +11,7 @@ from .records import Recorded
 Rows = list[dict[str, Any]]
 
 MOST_ROWS, MOST_COLUMNS = 28, 12
-"""Size of the largest table that the page shows; of larger ones it has a link."""
+"""Size of the largest table that the page shows; it links to larger ones."""
 
 
 def tables(record: Recorded) -> dict[str, Rows]:
@@ -30,7 +30,7 @@ def _is_table(value: object) -> bool:
 
 
 def read_csv(text: str) -> Rows:
-    """The rows of a CSV file; numbers as numbers. A second column of one name gets a 2 after it."""
+    """The rows of a CSV file with parsed numbers; a second column of the same name gets a 2."""
     names, *rows = csv.reader(text.splitlines())
     keys = [name if name not in names[:i] else f"{name} 2" for i, name in enumerate(names)]
     return [dict(zip(keys, map(_value, row), strict=True)) for row in rows]
@@ -74,7 +74,7 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _pivoted(rows: Rows) -> Rows:
-    """The rows of `bench step`: a row for each case, a column for each method; else nothing."""
+    """The rows of `bench step`, one for each case, with a column for each method; else none."""
     if not rows or "ms" not in rows[0] or "case" not in rows[0]:
         return []
     found: dict[str, dict[str, Any]] = {}
@@ -111,7 +111,7 @@ def cell(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """A number with three digits, or two after the point; whole ones in full.
+    """A number with three digits, or two decimals; whole numbers have all digits.
 
     Example:
         >>> [number(x) for x in (12800, 0.0123456, 1.5e-12, 80.971, 1234.5)]

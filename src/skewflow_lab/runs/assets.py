@@ -1,4 +1,4 @@
-"""Tables as CSV, figures as SVG and PNG; the same SVG, fit to stand inside a page."""
+"""Tables as CSV, figures as SVG and PNG; the SVG can be embedded in a page."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ COLOURS = (
     "#8c8c8c",
     "#a9714b",
 )
-"""Colours of the lines: each can be read on white and on near black."""
+"""Colours of the lines; each is readable on white and on nearly black."""
 INK = "#123456"
 """Placeholder for the text's colour while matplotlib draws; the page's own colour replaces it."""
 DARK = "svg{color:#1c1c1c}@media(prefers-color-scheme:dark){svg{color:#e8e8e8}}"
@@ -28,7 +28,7 @@ DARK = "svg{color:#1c1c1c}@media(prefers-color-scheme:dark){svg{color:#e8e8e8}}"
 def assets(
     experiment: Experiment[Any], results: Mapping[str, Any], timing: Timing
 ) -> dict[str, bytes]:
-    """Every table and figure of a run: paths below its folder, and what to write there."""
+    """The files of all tables and figures of a run: paths below its folder, and contents."""
     files = {}
     for table in experiment.tables(results, timing):
         files[f"tables/{table.name}.csv"] = to_csv(table).encode()
@@ -40,7 +40,7 @@ def assets(
 
 
 def to_csv(table: Table) -> str:
-    """The table with all its digits."""
+    """The table with all digits."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table.columns)
@@ -49,14 +49,14 @@ def to_csv(table: Table) -> str:
 
 
 def _cell(value: Value) -> Value:
-    """A spreadsheet takes text that begins like a formula for one, unless a quote is before it."""
+    """A value for a spreadsheet: text that begins like a formula gets a quote before it."""
     if isinstance(value, str) and re.match(r"[=@]|[+-].*[A-Za-z]", value):
         return f"'{value}"
     return "" if value is None else value
 
 
 def to_text(value: Value) -> str:
-    """A value as a reader wants it: three digits, thousands apart, a dash for nothing.
+    """A value as text: three digits, separated thousands, a dash for None.
 
     Example:
         >>> [to_text(v) for v in (None, "s = 2", 12800, 0.0123456, 1.5e-12, 1234.5)]
@@ -76,8 +76,8 @@ def to_text(value: Value) -> str:
 def to_svg(figure: Figure, prefix: str | None = None) -> str:
     """An SVG element without a background whose text has the colour of the text around it.
 
-    Several figures share a page, so that the names in each begin with `prefix`, by default the
-    figure's name.
+    A page has several figures, so the names in each begin with `prefix`, by default the figure's
+    name.
     """
     svg = _rendered(figure, INK, format="svg", transparent=True, metadata={"Date": None}).decode()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
@@ -91,7 +91,7 @@ def to_svg(figure: Figure, prefix: str | None = None) -> str:
 
 
 def to_png(figure: Figure) -> bytes:
-    """The figure on white, for places that draw no SVG."""
+    """The figure on white, for viewers without SVG."""
     return _rendered(figure, "#1c1c1c", format="png", dpi=160)
 
 
@@ -116,7 +116,7 @@ def _rendered(figure: Figure, ink: str, **options: Any) -> bytes:
         "legend.frameon": False,
         "lines.linewidth": 1.6,
         "lines.markersize": 4,
-        "svg.hashsalt": figure.name,  # the same names in the file each time
+        "svg.hashsalt": figure.name,  # names in the file are the same every time
     }
     buffer = io.BytesIO()
     with rc_context(style):

@@ -27,7 +27,7 @@ LIBRARY = (
 )
 """Rooms of the library, lowest first: each imports only those before it."""
 LABORATORY = ("models", "measure", "rl", "data", "paper", "bench")
-"""Rooms of the laboratory whose code makes numbers; the others only write and show them."""
+"""Rooms of the laboratory whose code computes results; the others only write and show them."""
 
 
 @cache
@@ -76,7 +76,7 @@ def changed(recorded: str, top: str | None = None, now: Mapping[str, str] | None
 
 
 def recorded(starts: Sequence[Mapping[str, str]]) -> str:
-    """When a run was recorded, and whether the code has changed since, in words.
+    """The commits of a run, and whether the code has changed since, in words.
 
     Args:
         starts: Its environments.

@@ -1,4 +1,4 @@
-"""What a number depends on besides the code: machine, versions, commit."""
+"""The environment of a run: machine, versions, commit."""
 
 import os
 import platform
@@ -31,13 +31,13 @@ def environment(device: str | torch.device) -> dict[str, str]:
 
 
 def check_device(device: str) -> None:
-    """Refuse a GPU that is not there.
+    """Refuse a GPU that does not exist.
 
     Raises:
         RunError: If `device` is "cuda" and torch sees none.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device must be there: got cuda, and torch sees no GPU. Use --device cpu.")
+        raise RunError("--device must exist: got cuda, and torch sees no GPU. Use --device cpu.")
 
 
 def device_name(device: str | torch.device) -> str:
@@ -53,10 +53,10 @@ def device_name(device: str | torch.device) -> str:
 
 
 def commit() -> str:
-    """The short commit of this source tree, with a + when more has changed than its data.
+    """The short commit of this source tree, with a + if more than its results has changed.
 
-    Numbers that the last run saved do not make the next one's code another. A copy of the tree that
-    is not its checkout says in the variable SKEWFLOW_COMMIT what it is a copy of.
+    Changed results do not count, because a run that saves its results does not change the code. A
+    copy of the tree without git names its commit in the variable SKEWFLOW_COMMIT.
     """
     if named := os.environ.get("SKEWFLOW_COMMIT"):
         return named

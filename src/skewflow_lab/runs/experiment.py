@@ -1,4 +1,4 @@
-"""What an experiment is: cells that run one after the other, and what is shown of them."""
+"""The interface of experiments: cells that run one after the other, tables and figures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """Which columns hold numbers (or nan), and so are set flush right."""
+        """For each column whether it holds numbers (or nan), which are aligned to the right."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.columns)
         return tuple(
             any(isinstance(v, (int, float)) or v == "nan" for v in column) for column in columns
@@ -39,7 +39,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing by its name; `draw` fills an empty matplotlib figure."""
+    """A figure with a name; `draw` fills an empty figure of matplotlib."""
 
     name: str
     caption: str
@@ -52,7 +52,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Video:
-    """A moving picture by its name: the file videos/NAME.gif of a run, if it was made."""
+    """A video with a name: the file videos/NAME.gif of a run, if it was made."""
 
     name: str
     caption: str
@@ -62,10 +62,10 @@ class Video:
 
 
 class Experiment(ABC, Generic[Config]):
-    """A result of the paper, or of ours, that one command makes again.
+    """A result of the paper, or of ours, that one command reproduces.
 
-    A cell is the unit of work: it depends on the configuration and its own name only, so that a
-    stopped run can go on with the next one. Long cells store their state by `run.save`.
+    A cell is the unit of work. It depends only on the configuration and its name, so a stopped run
+    resumes with the next cell. Long cells store their state by `run.save`.
     """
 
     name: str
@@ -77,20 +77,20 @@ class Experiment(ABC, Generic[Config]):
     preset_help: str = '"quick" takes seconds, "paper" minutes.'
     """How long the presets take, for the help text."""
     group: str = "reproduce"
-    """The subcommand of `skewflow` that it stands under."""
+    """The subcommand of `skewflow` to which it belongs."""
     local: frozenset[str] = frozenset()
-    """Settings that say how a run is done and not what comes out: they are not recorded, and a
-    resumed run may have others."""
+    """Settings that do not change the results: they are not recorded, and a resumed run may change
+    them."""
     parts: frozenset[str] = frozenset()
-    """Settings that choose some of the cells: the command names them, and a resumed run may have
-    others, whose cells stay in its folder."""
+    """Settings that select cells: the recorded command names them, and a resumed run may select
+    other cells; all finished cells stay in its folder."""
 
     def missing(self) -> str | None:
-        """What has to be installed before it can run, in words; None if nothing."""
+        """A sentence that names missing packages; None if it can run."""
         return None
 
     def environment(self, config: Config) -> dict[str, str]:
-        """What its numbers depend on besides what every run records: other devices, packages."""
+        """Entries of `environment.json` besides those of every run: other devices, packages."""
         return {}
 
     def machine(self, config: Config) -> Collection[str]:
@@ -101,16 +101,16 @@ class Experiment(ABC, Generic[Config]):
         """Refuse results of finished cells that a resumed run cannot go on with.
 
         Raises:
-            RunError: If one is damaged, or was made by other rules; it names the file.
+            RunError: If one is damaged, or was made by other rules; the message names the file.
         """
 
     @abstractmethod
     def cells(self, config: Config) -> Sequence[str]:
-        """The names of the cells, each good for a file's name."""
+        """The names of the cells, which are valid names of files."""
 
     @abstractmethod
     def run_cell(self, config: Config, cell: str, run: Run) -> dict[str, Any]:
-        """Do one cell; the result is JSON without NaN."""
+        """Run one cell; the result is JSON without NaN."""
 
     @abstractmethod
     def summarise(self, config: Config, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Experiment(ABC, Generic[Config]):
 
     @abstractmethod
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """What the numbers say of the paper's claim, composed from the numbers."""
+        """A sentence on the paper's claim, composed from the numbers."""
 
     @abstractmethod
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
@@ -131,10 +131,10 @@ class Experiment(ABC, Generic[Config]):
     def merge(
         self, parts: Sequence[tuple[Mapping[str, Any], Timing]]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The results and clocks of several runs as those of one, for `skewflow collect`.
+        """Merge the results and times of several runs, for `skewflow collect`.
 
         Raises:
-            RunError: If they cannot stand beside each other.
+            RunError: If the runs cannot be merged.
         """
         raise RunError(
             f"runs that are collected must be of an experiment that has parts: {self.name} has "

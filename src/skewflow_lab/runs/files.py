@@ -1,4 +1,4 @@
-"""The files of a run, and the tables of the repository."""
+"""Reads and writes the files of a run, and the recorded tables of the repository."""
 
 import csv
 import hashlib
@@ -26,14 +26,14 @@ CHECKSUM = "sha256"
 
 
 class RunError(SkewflowError, RuntimeError):
-    """A run cannot start, go on or be written; the message says what to do."""
+    """A run cannot start, resume or be written; the message says what to do."""
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file of a run.
 
     Raises:
-        RunError: If the disk is full, read-only or gone; `path` is as it was.
+        RunError: If the disk is full, read-only or missing; `path` is unchanged then.
     """
     try:
         write_atomically(path, data)
@@ -45,7 +45,7 @@ def remove(path: Path) -> None:
     """Remove a file of a run, if there is one.
 
     Raises:
-        RunError: If the disk is read-only or gone.
+        RunError: If the disk is read-only or missing.
     """
     try:
         path.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ def write_checked(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _digest(value: Mapping[str, Any]) -> str:
-    # Of the values and not of the text: a file may be indented otherwise.
+    # The checksum is that of the values, because a file may be indented otherwise.
     return hashlib.sha256(json.dumps(value, allow_nan=False).encode()).hexdigest()
 
 
@@ -85,7 +85,7 @@ def _finite(text: str) -> float:
 
 
 def _check_text(value: Any) -> None:
-    """No text holds what moves a terminal's cursor or cannot be encoded."""
+    """Refuse text with control characters, or that cannot be encoded."""
     left = [value]
     while left:
         match left.pop():
@@ -127,7 +127,7 @@ def save_tensors(path: Path, value: dict[str, Any]) -> None:
 
 
 def load_tensors(path: Path, way_out: str) -> "Entries":
-    """What `save_tensors` wrote, on the CPU."""
+    """Load the entries that `save_tensors` wrote, on the CPU."""
     try:
         value = load_checked(path, way_out)
     except CheckpointError as error:
@@ -138,7 +138,7 @@ def load_tensors(path: Path, way_out: str) -> "Entries":
 
 
 class Entries(dict[str, Any]):
-    """What a file holds; an entry that is not there is an error that names the file."""
+    """The entries of a file; a missing one raises an error that names the file."""
 
     def __init__(self, path: Path, value: Mapping[str, Any], way_out: str) -> None:
         super().__init__(value)
@@ -150,7 +150,7 @@ class Entries(dict[str, Any]):
 
 
 def check_name(what: str, name: str) -> None:
-    """A name that becomes a file's name cannot lead out of its folder, nor be markup.
+    """Check a name of a file: it cannot lead out of its folder or contain markup.
 
     Raises:
         ValueError: If it has a slash, a quote, a blank, or begins with a dot.
@@ -160,15 +160,15 @@ def check_name(what: str, name: str) -> None:
 
 
 def damaged(path: Path, rule: str, value: object, way_out: str = RESTART) -> RunError:
-    """The error for a file of a run that is not what a run writes."""
+    """The error for a file that does not have the form that a run writes."""
     return RunError(f"{path} must be {rule}: got {value!r:.60}. {way_out}")
 
 
 def cannot_write(path: Path, error: OSError) -> RunError:
     """The error for a path that cannot be written, with the way out."""
     return RunError(
-        f"cannot write {path}: {error.strerror or error}. What was written before is whole. Make "
-        "room or choose a folder that can be written with --out; go on with --resume."
+        f"cannot write {path}: {error.strerror or error}. Earlier files are complete. Make "
+        "room or choose a folder that can be written with --out; continue with --resume."
     )
 
 
@@ -182,14 +182,14 @@ def recorded(name: str) -> Path:
     if not folder.is_dir():
         raise RunError(
             f"numbers are kept in results/bench/{name} of the repository, and skewflow runs from "
-            f"{Path(__file__).parents[1]}, which is in no checkout. Install one with "
+            f"{Path(__file__).parents[1]}, which is not in a checkout. Install one with "
             "`pip install -e .`, or run without saving."
         )
     return folder / name
 
 
 def append_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Add rows to a CSV file, which they begin when it does not exist yet."""
+    """Append rows to a CSV file, which is created if it does not exist."""
     if not rows:
         return
     fields = list(rows[0])

@@ -11,12 +11,12 @@ from .files import RunError, cannot_write
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which is made if it is missing.
+    """Keep other processes out of a folder, which is created if it does not exist.
 
     The operating system drops the lock when the process ends, also when it is killed.
 
     Raises:
-        RunError: If another process is at work in the folder, or the folder cannot be made.
+        RunError: If another process uses the folder, or the folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,11 +28,11 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(
-                f"{folder} must have one process at work in it: another one is. Wait for it or "
-                "stop it, or write elsewhere with --out."
+                f"{folder} must be used by one process at a time: another one uses it. Wait for it "
+                "or stop it, or write elsewhere with --out."
             ) from None
         except OSError:
-            pass  # some network disks have no locks, and a run there is worth more than a lock
+            pass  # some network disks have no locks, and a run without a lock is better than none
         yield
     finally:
         os.close(descriptor)

@@ -26,7 +26,7 @@ from .files import RunError, read_json, read_object, write_bytes, write_checked
 from .run import Run
 
 OF_THE_MACHINE = ("data", "device", "precision")
-"""Options whose default may be the machine's, so that a recorded command names them always."""
+"""Options whose default may depend on the machine, so a recorded command always names them."""
 PRESETS = ("ci", "quick", "cpu", "paper")
 
 
@@ -49,7 +49,7 @@ def execute(
     resume: bool = False,
     console: Console | None = None,
 ) -> Path:
-    """Run all cells that are not done, then write the summary, the tables and the figures.
+    """Run all unfinished cells, then write the summary, the tables and the figures.
 
     Returns:
         The run's folder, ``out / experiment.name``.
@@ -86,8 +86,8 @@ def _work(
     folder, cells = run.folder, run.cells
     if run.changed:
         console.print(
-            f"note: {', '.join(run.changed)} changed since an earlier start of this run; what is "
-            "made now may differ from that of an unbroken run. Its environment.json has all starts."
+            f"note: {', '.join(run.changed)} changed since an earlier start of this run; new cells "
+            "may differ from those of an unbroken run. Its environment.json has all starts."
         )
     with _bar(console) as bar:
         task = bar.add_task(experiment.name, total=float(len(cells)))
@@ -97,7 +97,7 @@ def _work(
             if run.result(cell) is None:
                 run.finish(cell, experiment.run_cell(config, cell, run))
         bar.update(task, description=experiment.name, completed=len(cells))
-    # Read back from the files: a run that was never stopped takes the same way as a resumed one.
+    # Results are read from the files, so that an unbroken run gives the same as a resumed one.
     done = {cell: result for cell in cells if (result := run.result(cell)) is not None}
     results = experiment.summarise(config, done)
     verdict = experiment.verdict(results)
@@ -112,7 +112,7 @@ def _work(
 
 
 def _check_finite(config: Any) -> None:
-    """No file of a run can hold another number; experiments may refuse more by themselves."""
+    """Check that all numbers are finite, as JSON requires; experiments check the rest."""
     for name, value in asdict(config).items():
         for number in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
@@ -120,7 +120,7 @@ def _check_finite(config: Any) -> None:
 
 
 def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
-    """The command that makes this run: the preset and the fields that differ from it."""
+    """The command of this run: the preset, and the fields that differ from it."""
     words = ["skewflow", experiment.group, experiment.name, "--preset", preset]
     base = experiment.presets[preset]
     for field in fields(config):
@@ -138,10 +138,10 @@ def command_line(experiment: Experiment[Any], config: Any, preset: str) -> str:
 
 
 def command(experiment: Experiment[Any], args: Sequence[str]) -> Callable[..., None]:
-    """The function behind one subcommand, its defaults those of the preset that `args` name."""
+    """The function of one subcommand; the preset in `args` sets its defaults."""
     preset = _preset(args)
     if preset not in experiment.presets:
-        preset = "quick"  # the command line names the preset of another experiment, or a wrong one
+        preset = "quick"  # the preset in `args` is that of another experiment, or unknown
     settings = experiment.presets[preset]
 
     def reproduce(
@@ -156,10 +156,10 @@ def command(experiment: Experiment[Any], args: Sequence[str]) -> Callable[..., N
                 experiment, config, preset=preset, out=out, resume=resume, console=console
             )
         except KeyboardInterrupt:
-            console.print("stopped; go on with --resume", style="red")
+            console.print("stopped; continue with --resume", style="red")
             sys.exit(130)
         summary = read_json(folder / "summary.json")
-        # Plain print: a path is never wrapped, so that it can be copied.
+        # Unlike the console, `print` never wraps a path, so that it can be copied.
         print(summary["verdict"])
         print(f"written: {(folder / 'summary.json').resolve()}")
 
@@ -170,9 +170,9 @@ def command(experiment: Experiment[Any], args: Sequence[str]) -> Callable[..., N
 
     Args:
         config: The settings.
-        preset: {experiment.preset_help} The defaults below are the preset's.
-        out: The run's folder is made in here.
-        resume: Go on with the run in that folder.
+        preset: {experiment.preset_help} The defaults below are those of the preset.
+        out: The folder of the run is created in here.
+        resume: Continue the run in that folder.
     """
     return reproduce
 

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed and a name, not on what ran before."""
+"""Random numbers that depend on a seed and a name, not on earlier draws."""
 
 import hashlib
 
@@ -16,5 +16,5 @@ def spawn(seed: int, *path: str | int) -> torch.Generator:
         False
     """
     digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
-    # A CPU generator takes 64 bits, but mixes only 32 of them well: give it no more.
+    # A CPU generator takes 64 bits, but mixes only 32 of them well.
     return torch.Generator().manual_seed(int.from_bytes(digest[:4], "big"))

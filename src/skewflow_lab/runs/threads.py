@@ -1,4 +1,4 @@
-"""How many threads torch uses: a sum over two of them ends in other digits than over one."""
+"""The number of torch's threads, which changes the last digits of sums."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch, and the kernels with it, work on one thread, then on as many as before.
+    """Use one thread in torch and in the kernels, and afterwards as many as before.
 
-    Where steps are tiny, threads wait for each other longer than they work: on a busy machine two
-    of them were a hundred times slower than one.
+    In tiny steps threads wait for each other longer than they work: on a busy machine two
+    threads were a hundred times slower than one.
 
     Example:
         >>> with one_thread():

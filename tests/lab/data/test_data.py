@@ -50,7 +50,7 @@ def idx(array):
 
 
 def small_mnist(monkeypatch):
-    """Four small files in the place of the real ones: name to bytes."""
+    """Four small files instead of the real ones: name to bytes."""
     files = {}
     for n, (images, labels) in enumerate(mnist.FILES.values(), start=2):
         files[images] = idx(np.arange(n * 9, dtype=np.uint8).reshape(n, 3, 3))

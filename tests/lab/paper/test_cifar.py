@@ -28,17 +28,17 @@ TINY = replace(
     "options, message",
     [
         ({"depth": 7}, "--depth must be 3 n \\+ 2"),
-        ({"seeds": ()}, "--seeds must hold values"),
-        ({"seeds": (1, 1)}, "--seeds must hold values, each once"),
-        ({"lrs": ()}, "--lrs must hold values"),
-        ({"methods": ()}, "--methods must hold values"),
-        ({"unshifted": ("exact", "exact")}, "--unshifted must hold each value once"),
+        ({"seeds": ()}, "--seeds must list one value or more"),
+        ({"seeds": (1, 1)}, "--seeds must list one value or more, each once"),
+        ({"lrs": ()}, "--lrs must list one value or more"),
+        ({"methods": ()}, "--methods must list one value or more"),
+        ({"unshifted": ("exact", "exact")}, "--unshifted must list each value once"),
         ({"test_images": 0}, "--test-images must be positive: got 0"),
         ({"adam_lrs": (0.0,)}, "--adam-lrs must be above 0 and finite: got 0.0"),
         ({"epochs": 0}, "--epochs must be at least 1: got 0"),
         ({"save_every": 0}, "--save-every must be at least 1"),
         ({"images": 0}, "--images must be positive: got 0"),
-        ({"methods": ("taylor20",)}, "--methods must hold exact, whose setting a series has"),
+        ({"methods": ("taylor20",)}, "--methods must include exact, whose setting a series takes"),
         ({"series_depth": 8}, "--series-depth needs a series in --methods"),
         ({"series_depth": 9}, "--series-depth must be 3 n \\+ 2"),
         ({"lr": float("inf")}, "--lr must be above 0 and finite: got inf"),
@@ -258,5 +258,5 @@ def test_the_table_follows_the_numbers_and_weights_that_are_not_finite_are_named
 @pytest.mark.bad_input
 def test_a_series_on_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(RunError, match="got taylor20, whose steps no CUDA graph.*--device cpu"):
+    with pytest.raises(RunError, match="got taylor20, whose steps cannot be captured.*--device cpu"):
         CIFAR.cells(replace(TINY, methods=("exact", "taylor20"), device="cuda"))

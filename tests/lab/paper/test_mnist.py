@@ -178,7 +178,7 @@ def test_the_best_setting_that_did_not_diverge_is_chosen():
         ({"lrs": (float("nan"),)}, "`lrs` must be positive and finite: got"),
         ({"scales": (-1.0,)}, "`scales` must be positive and finite: got"),
         ({"seeds": ()}, "`seeds` must hold at least one value"),
-        ({"device": "cuda"}, "--device must be there: got cuda, .* no GPU. Use --device cpu"),
+        ({"device": "cuda"}, "--device must exist: got cuda, .* no GPU. Use --device cpu"),
     ],
 )
 def test_settings_that_cannot_run_are_refused_before_anything_is_written(

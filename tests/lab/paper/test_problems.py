@@ -90,12 +90,12 @@ def test_files_of_graphs_are_checked(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="another SHA-256"):
         graph_file("gset", "G1")
     (tmp_path / "gset/G1.gz").write_bytes(gzip.compress(b"800 19176\n" * 9)[:25])
-    with pytest.raises(RunError, match="whole file"):
+    with pytest.raises(RunError, match="complete file"):
         graph_file("gset", "G1")
     for name in ("grid-2", "circle-9"):
-        with pytest.raises(RunError, match="is no graph"):
+        with pytest.raises(RunError, match="is not a graph"):
             cuts.load(name)
-    with pytest.raises(RunError, match="is no pose graph"):
+    with pytest.raises(RunError, match="is not a pose graph"):
         poses.load("sphere-2")
 
 

@@ -215,7 +215,7 @@ def test_a_net_that_is_not_finite_any_more_has_diverged(tmp_path, monkeypatch):
 def test_a_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "is_missing", lambda method: method == "geotorch")
     found = summary(tmp_path, replace(SMALL, methods=("fixed", "geotorch")))
-    assert "Not installed, so left out: geotorch." in found["verdict"]
+    assert "Not installed, so not run: geotorch." in found["verdict"]
     assert [len(table.rows) for table in RNN.tables(found["results"], {})] == [1, 1]
 
 
@@ -292,6 +292,6 @@ def test_settings_that_cannot_run_are_refused(tmp_path, change, message):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(
-        RunError, match="--device must be there: got cuda, .* no GPU. Use --device cpu"
+        RunError, match="--device must exist: got cuda, .* no GPU. Use --device cpu"
     ):
         RNN.cells(replace(SMALL, device="cuda"))

@@ -82,7 +82,7 @@ def test_what_cannot_be_collected_is_refused(tmp_path):
         collected((run, same), tmp_path / "all")
     with pytest.raises(RunError, match="must differ in task or size: Humanoid, h = 8 is in two"):
         collected((run, run), tmp_path / "all")
-    with pytest.raises(RunError, match="holds a run, and a collected one must not take its place"):
+    with pytest.raises(RunError, match="holds a run, and a collected one must not replace it"):
         collected((run, other), tmp_path / "c")
     with pytest.raises(RunError, match="must be of one experiment: got none. Name the"):
         collected((), tmp_path / "all")

@@ -72,7 +72,7 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path, wal
     with monkeypatch.context() as patch:
         patch.setattr(Walk, "run_cell", stop)
         status, _, err = call(patch, capsys, "reproduce", "walk", "--out", tmp_path)
-    assert status == 130 and "go on with --resume" in err
+    assert status == 130 and "continue with --resume" in err
     status, _, _ = call(monkeypatch, capsys, "reproduce", "walk", "--out", tmp_path, "--resume")
     assert status == 0
 

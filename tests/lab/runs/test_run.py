@@ -158,11 +158,11 @@ def test_a_metric_line_that_was_cut_short_is_measured_again(tmp_path):
         ("timing.json", b'{"cell-0,seed-0": null}', "must be a JSON object of objects: got None"),
         ("timing.json", b'{"cell-0,seed-0": {"ms": NaN}}', "NaN is not finite. Restore it"),
         ("timing.json", b'{"cell-0,seed-0": {"ms": 1e999}}', "1e999 is not finite. Restore it"),
-        ("metrics.jsonl", b'{"cell": "a"}\ngarbage\n', r"line 2 is none\): got b'garbage"),
-        ("metrics.jsonl", b"\xff\n", "line 1 is none"),
-        ("metrics.jsonl", b"a\rb\n", "line 1 is none"),
-        ("metrics.jsonl", b"[]\n", "line 1 is none"),
-        ("metrics.jsonl", b'{"cell": []}\n', "line 1 is none"),
+        ("metrics.jsonl", b'{"cell": "a"}\ngarbage\n', r"line 2 is not\): got b'garbage"),
+        ("metrics.jsonl", b"\xff\n", "line 1 is not"),
+        ("metrics.jsonl", b"a\rb\n", "line 1 is not"),
+        ("metrics.jsonl", b"[]\n", "line 1 is not"),
+        ("metrics.jsonl", b'{"cell": []}\n', "line 1 is not"),
         ("cells/cell-1,seed-0.json", b"[]", r"must be a JSON object: got \[\]. Restore it, or rem"),
         ("cells/cell-2,seed-1.state", b"\x93\x1f\x00junk", "remove that file: its cell then"),
         ("cells/cell-2,seed-1.state", b"", "remove that file: its cell then"),
@@ -256,7 +256,7 @@ def test_two_processes_never_work_in_one_folder_and_a_killed_one_leaves_no_lock(
         try:
             assert other.stdout.readline() == b"locked\n"
             for resume in (True, False):
-                with pytest.raises(RunError, match="process at work in it: another one is. Wait"):
+                with pytest.raises(RunError, match="one process at a time: another one uses it"):
                     walk(tmp_path, resume=resume)
             assert results(folder) == before
         finally:
@@ -269,7 +269,7 @@ def test_a_run_keeps_others_out_until_it_ends(tmp_path):
     first, second, third = (
         Run.start(tmp_path, ["cell"], wanted, resume=resume) for resume in (False, True, True)
     )
-    with first, pytest.raises(RunError, match="another one is"), second:
+    with first, pytest.raises(RunError, match="another one uses it"), second:
         pass
     with third:
         pass
@@ -318,7 +318,7 @@ def test_without_its_damaged_state_a_cell_starts_again(tmp_path):
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
     walk(tmp_path)
-    with pytest.raises(RunError, match="already holds a finished run. Go on with --resume"):
+    with pytest.raises(RunError, match="already holds a finished run. Continue with --resume"):
         walk(tmp_path)
 
 
@@ -392,5 +392,5 @@ def test_cells_need_names_that_are_files(tmp_path):
         Run(tmp_path, ["a/b"])
     with pytest.raises(RunError, match="different names: got 'a' twice. Give each value"):
         Run(tmp_path, ["a", "a"])
-    with pytest.raises(ValueError, match="'c' is no cell"):
+    with pytest.raises(ValueError, match="'c' is not a cell"):
         Run(tmp_path, ["a", "b"]).load("c")

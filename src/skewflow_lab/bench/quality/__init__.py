@@ -1,1 +1,1 @@
-"""`skewflow bench quality`: seconds to a gap, on problems that the rivals chose."""
+"""`skewflow bench quality`: seconds to a gap, on problems from the rivals' papers and codes."""

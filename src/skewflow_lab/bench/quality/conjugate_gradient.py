@@ -11,14 +11,14 @@ from .problem import Problem
 
 
 def excuse(problem: Problem) -> str | None:
-    """Why pymanopt does not fit, or None."""
+    """The reason why pymanopt cannot solve the problem, or None."""
     if problem.device.type != "cpu" or not problem.deterministic:
         return "computes in numpy with a line search: on a CPU, and with exact gradients only"
     return None
 
 
 def solve(problem: Problem, seconds: float) -> tuple[float, int, Tensor]:
-    """Run pymanopt's conjugate gradients from the start for so long.
+    """Run pymanopt's conjugate gradients from the start for some seconds.
 
     It works in float64 with our gradients in float32.
 
@@ -40,7 +40,7 @@ def solve(problem: Problem, seconds: float) -> tuple[float, int, Tensor]:
     def gradient(X: Any) -> Any:
         return problem.gradient(torch.from_numpy(X).float(), 0).double().numpy()
 
-    # Nothing but the clock stops it, and a line search that finds no step any more.
+    # Only the clock stops it, or a line search that finds no step.
     most = 10**9
     optimizer = ConjugateGradient(
         max_time=seconds,

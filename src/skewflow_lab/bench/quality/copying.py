@@ -1,4 +1,4 @@
-"""The copying task: the transition of a recurrent net, whose other weights learn beside it."""
+"""The copying task: the transition of a recurrent net, whose other weights are trained, too."""
 
 from typing import Any
 
@@ -22,9 +22,9 @@ APART = 10**5
 class CopyingNet(Problem):
     """The transition matrix of an orthogonal recurrent net on `Copying`.
 
-    The free weights are moved by RMSprop with the rates of `COPYING`, the same for every method, as
-    a part of the gradient: so is the time they take. The loss is that of a batch held out, relative
-    to nothing: zero is the optimum.
+    RMSprop steps the free weights with the rates of `COPYING`, the same for every method; this is a
+    part of `gradient`, and so is its time. The loss is that of a held-out batch, and its optimum is
+    zero.
     """
 
     optimum = 0.0
@@ -67,7 +67,7 @@ class CopyingNet(Problem):
             self.unit = unit
 
     def gradient(self, X: Float[Tensor, "h h"], step: int) -> Float[Tensor, "h h"]:
-        """That of the transition; the other weights take their step."""
+        """The gradient of the transition; the other weights are stepped."""
         with torch.enable_grad():
             with torch.no_grad():
                 self.weight.copy_(X)
@@ -80,11 +80,11 @@ class CopyingNet(Problem):
 
     @torch.no_grad()
     def loss(self, X: Float[Tensor, "h h"]) -> float:
-        """Of the batch held out, with the other weights as they are."""
+        """The loss on the held-out batch, with the current other weights."""
         self.weight.copy_(X)
         return float(self.task.loss(self.net, *self.task.batch(HELD_OUT)))
 
     def fresh(self, order: int = 0) -> "CopyingNet":
-        """The net as it was at first."""
+        """A new net with the initial weights."""
         same: dict[str, Any] = {"device": self.device, "seed": self.seed, "unit": self.unit}
         return CopyingNet(*self._sizes, **same, order=order)

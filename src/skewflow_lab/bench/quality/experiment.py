@@ -37,8 +37,8 @@ class QualityConfig:
     """The problems, the methods, the device and the seconds of a run."""
 
     problems: tuple[str, ...] = tuple(SUITE)
-    """Problems. A run can be made in parts with --resume, whose cells stay in its folder; a last
-    call without --problems collects them."""
+    """Problems. A run can be split into several calls with --resume; a last call without --problems
+    collects all cells."""
     methods: tuple[str, ...] = tuple(METHODS)
     """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense, factored), FlowAdam's (auto-adam), natural
     steps (auto-natural), and the rivals'."""
@@ -47,7 +47,7 @@ class QualityConfig:
     size: Size = "full"
     """The sizes of the problems' authors, sizes for two cores, or sizes that only test the code."""
     seconds: float | None = None
-    """Seconds of each run in a final; those of the suite when omitted. A trial takes half."""
+    """Seconds of each run in a final, by default those of the suite. A trial takes half of them."""
 
 
 class Quality(Experiment[QualityConfig]):
@@ -69,7 +69,7 @@ class Quality(Experiment[QualityConfig]):
     parts = frozenset({"problems"})
 
     def cells(self, config: QualityConfig) -> Sequence[str]:
-        """For each problem the searches, then the final."""
+        """The searches of each problem, followed by its final."""
         check(config)
         return [
             name
@@ -78,11 +78,11 @@ class Quality(Experiment[QualityConfig]):
         ]
 
     def machine(self, config: QualityConfig) -> Collection[str]:
-        """Times of different machines must not be compared."""
+        """The device, and on a CPU the threads: other times would not be comparable."""
         return ("device",) if config.device == "cuda" else ("device", "threads")
 
     def check_finished(self, config: QualityConfig, run: Run) -> None:
-        """The finished cells of a problem must be of this suite, and its final of its searches."""
+        """Check that finished cells belong to this suite, and finals to their searches."""
         for name in config.problems:
             facts = _facts(name, config)
             final = run.result(f"{name}_final")
@@ -96,7 +96,7 @@ class Quality(Experiment[QualityConfig]):
                 raise _refused(run, f"{name}_final", name, "made after the searches beside it")
 
     def run_cell(self, config: QualityConfig, cell: str, run: Run) -> dict[str, Any]:
-        """A search, or a final."""
+        """Run a search or a final."""
         name, _, what = cell.partition("_")
         problem, start = _problem(name, config.size, config.device)
         facts = _facts(name, config)
@@ -126,15 +126,15 @@ class Quality(Experiment[QualityConfig]):
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """How "auto" compares with the best rival, and with our other choices."""
+        """Compare "auto" with the best rival and with our other settings, in words."""
         return report.verdict(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """The problems, and every cell."""
+        """The tables of the problems and of all cells."""
         return report.tables(results)
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Gap against seconds."""
+        """The figure of the gap against seconds."""
         return figure.figures(results)
 
 
@@ -155,7 +155,7 @@ def check(config: QualityConfig) -> None:
 
 
 def _facts(name: str, config: QualityConfig) -> dict[str, Any]:
-    """What every cell of a problem records of its settings."""
+    """The settings that every cell of a problem records."""
     entry = SUITE[name]
     return {
         "rules": RULES,
@@ -174,7 +174,7 @@ def _refused(run: Run, cell: str, problem: str, rule: str) -> RunError:
     path = run.file(cell)
     return RunError(
         f"{path} must be {rule}. Remove all cells of that problem, {path.parent / problem}_*, "
-        "which --resume then makes again; or write elsewhere with --out."
+        "and --resume repeats them; or write elsewhere with --out."
     )
 
 
@@ -216,7 +216,7 @@ def _final(
 
 @lru_cache(maxsize=1)
 def _problem(name: str, size: Size, device: str) -> tuple[Problem, float]:
-    """A problem and its first loss; it is kept, because its cells follow one another."""
+    """A problem and its first loss, cached because all of its cells run in succession."""
     problem = SUITE[name].make(size, device)
     with full_precision():
         return problem, problem.fresh().loss(_first_point(name, problem))

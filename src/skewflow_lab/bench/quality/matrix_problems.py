@@ -15,7 +15,7 @@ from .problem import Problem
 class Procrustes(Problem):
     r"""$\min \|X A - B\|_F^2 / (2 d)$ with Gaussian A and B, one problem or a batch of them.
 
-    RSDM's of n = p = 2000 and landing's of 200 matrices of 100 rows. The start lies in the
+    RSDM's paper takes n = p = 2000, landing's 200 matrices of 100 rows. The start lies in the
     component of O(d) that has the solution.
     """
 
@@ -43,15 +43,15 @@ class Procrustes(Problem):
         return ((X @ self.A).sub_(self.B) @ self.A.mT).mul_(self.unit / X.shape[-1])
 
     def loss(self, X: Float[Tensor, "*batch d d"]) -> float:
-        """The norm of X A is that of A."""
+        """The loss, by the norm of A, which X A has, too."""
         return (self._constant - 2 * float((X * self._target).sum())) / (2 * X.shape[-1])
 
 
 class PCA(Problem):
     r"""$\min -\mathrm{tr}(X^\top A X) / 2$ with $A = Q D Q^\top$ of a condition number.
 
-    RSDM's and POGO's of n = 2000, p = 1500 and condition number 1000; D is spaced evenly on a
-    logarithmic scale. Their codes multiply by Q on both sides, so that theirs has another spectrum.
+    RSDM and POGO take n = 2000, p = 1500 and condition number 1000; D is spaced evenly on a
+    logarithmic scale. Their codes multiply by Q on both sides, so their A has another spectrum.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PCA(Problem):
         return (self.A @ X).mul_(-self.unit)
 
     def loss(self, X: Float[Tensor, "d k"]) -> float:
-        """Half the variance that is kept, negative."""
+        """Minus half of the captured variance."""
         return -float((X * (self._A @ X)).sum()) / 2
 
 
@@ -109,9 +109,9 @@ class Brockett(Problem):
 class Assignment(Problem):
     r"""$\min \mathrm{tr}(A^\top (X \circ X) B (X \circ X)^\top) / 2$ on O(d), Gaussian A and B.
 
-    RSDM's relaxation of a quadratic assignment problem of n = 1000. It has many local minima, and
-    the optimum is unknown: the best point that any method finds stands for it. To which of them a
-    run goes is luck, so every order has another start.
+    This is RSDM's relaxation of a quadratic assignment problem, with n = 1000. It has many local
+    minima and its optimum is unknown, so the best point of all methods counts as the optimum. The
+    minimum that a run finds is a matter of chance, so every order has another start.
     """
 
     def __init__(self, d: int, *, device: torch.device | str, seed: int = 0) -> None:
@@ -122,7 +122,7 @@ class Assignment(Problem):
         self.normalise()
 
     def fresh(self, order: int = 0) -> "Assignment":
-        """The same loss, from the start of that number."""
+        """The same loss, with the start of this number."""
         if order == 0:
             return self
         own = copy(self)
@@ -131,7 +131,7 @@ class Assignment(Problem):
         return own
 
     def gradient(self, X: Float[Tensor, "d d"], step: int) -> Float[Tensor, "d d"]:
-        """X o (A^T S B + A S B^T) with S = X o X; of A and B, two products are of both sides."""
+        """X o (A^T S B + A S B^T) with S = X o X."""
         S = X * X
         return (self.A.mT @ (S @ self.B)).add_(self.A @ (S @ self.B.mT)).mul_(X).mul_(self.unit)
 

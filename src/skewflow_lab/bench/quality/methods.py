@@ -1,7 +1,7 @@
-"""Everybody in the race: each method makes a run of a problem from a learning rate.
+"""All methods of the races: each makes a run of a problem, given a learning rate.
 
-Learning rates are tried around a `base`, at which a method's first step turns the start by roughly
-a radian, so that the same search finds every method's best.
+A search tries learning rates around a `base`, at which a method's first step turns the start by
+roughly a radian, so that the same search suits every method.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,11 +25,11 @@ from .problem import Problem
 
 @dataclass(frozen=True)
 class Runner:
-    """A method at work on a problem.
+    """A run of a method on a problem.
 
     Args:
-        step: Takes the step of a number: gradient, and move.
-        point: Where it is.
+        step: Takes the step with the given number: gradient and update.
+        point: Returns the current point.
     """
 
     step: Callable[[int], None]
@@ -38,10 +38,10 @@ class Runner:
 
 @dataclass(frozen=True)
 class Solver:
-    """A method that cannot stop and go on.
+    """A method that cannot be interrupted and continued.
 
     Args:
-        solve: Works on the problem from the start for so many seconds; returns those it took, its
+        solve: Runs from the start for the given number of seconds; returns the seconds it took, its
             iterations, and its point.
     """
 
@@ -50,17 +50,17 @@ class Solver:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to minimise.
+    """A method of minimisation.
 
     Args:
-        make: The run of a problem with a learning rate and a momentum.
+        make: Makes a run of a problem with a learning rate and a momentum.
         base: The middle of the learning rates for a problem.
-        ours: Whether it is FlowSGD or FlowAdam.
-        factored: Whether it takes the factors of a gradient, where the problem has them.
-        momentum: Whether it has one.
+        ours: Whether it is an optimiser of skewflow.
+        factored: Whether it takes the factors of a gradient, if the problem has them.
+        momentum: Whether it has a momentum.
         rates: Whether it has a learning rate.
-        package: What has to be installed.
-        unfit: Why it cannot take a problem, or None.
+        package: The package that must be installed.
+        unfit: Returns the reason why it cannot solve a problem, or None.
     """
 
     make: Callable[[Problem, float, float], Runner | Solver]
@@ -73,14 +73,14 @@ class Method:
     unfit: Callable[[Problem], str | None] = lambda problem: None
 
     def excuse(self, problem: Problem) -> str | None:
-        """Why it does not run, or None."""
+        """The reason why it does not run, or None."""
         if self.package is not None and find_spec(self.package) is None:
             return f"{self.package} is not installed; pip install 'skewflow[peers]' brings it"
         return self.unfit(problem)
 
 
 def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runner]:
-    """An optimiser that moves a tall matrix in place; `make(matrices, lr, momentum, problem)`."""
+    """Runs of an optimiser of tall matrices, made by `make(matrices, lr, momentum, problem)`."""
 
     def made(problem: Problem, lr: float, momentum: float) -> Runner:
         optimizer = make([problem.start()], lr, momentum, problem)
@@ -96,9 +96,10 @@ def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runne
 
 
 def flow(block_size: Any, *, factored: bool = False, natural: bool = False) -> Method:
-    """FlowSGD with a block size; with the factors of gradients where there are any, if asked to.
+    """FlowSGD with a block size, or natural steps.
 
-    Natural steps need them.
+    With `factored` it steps by the factors of gradients, if the problem has them; natural steps
+    always do.
     """
 
     def make(
@@ -125,7 +126,7 @@ def flow(block_size: Any, *, factored: bool = False, natural: bool = False) -> M
         return how(problem, lr, momentum)
 
     def base(problem: Problem) -> float:
-        """The weight (d-1)/(s-1) is a part of the step, and a block's norm is sqrt(s/d) of all."""
+        """A step has the weight (d-1)/(s-1), and a block has about sqrt(s/d) of the whole norm."""
         d = problem.shape[-2]
         s = block_size_for(block_size, d)
         return 1.0 if isinstance(s, str) else (s - 1) / (d - 1) * (d / s) ** 0.5
@@ -140,7 +141,7 @@ def flow_adam() -> Method:
         return FlowAdam([nn.Parameter(X) for X in matrices], lr, block_size="auto")
 
     def base(problem: Problem) -> float:
-        """An angle of 0.1: entries of +-1 have a norm of sqrt(d)."""
+        """The rate for an angle of 0.1: a matrix with entries +-1 has a norm of about sqrt(d)."""
         return 0.1 / problem.shape[-2] ** 0.5
 
     return Method(of_points(make), base, ours=True)
@@ -149,9 +150,9 @@ def flow_adam() -> Method:
 def parametrised(
     constrain: Callable[[nn.Module], object], adam: bool, package: str | None = None
 ) -> Method:
-    """Adam or SGD on the free parameters behind an orthogonal matrix.
+    """Adam or SGD on the free parameters of a parametrised orthogonal matrix.
 
-    The weight is computed once a step, and the gradient is taken back through that.
+    The weight is computed once for each step, and the gradient is propagated back through it.
     """
 
     def make(problem: Problem, lr: float, momentum: float) -> Runner:
@@ -195,7 +196,7 @@ def _geotorch(layer: nn.Module) -> None:
 
 
 def _geoopt(adam: bool) -> Method:
-    """Its canonical manifold for square matrices; the one without (d, d) solves for thin ones."""
+    """geoopt: its canonical manifold for square matrices, its Euclidean one for thin ones."""
 
     def make(matrices: list[Tensor], lr: float, momentum: float, problem: Problem) -> Any:
         d, k = problem.shape[-2:]
@@ -241,7 +242,7 @@ OURS: Mapping[str, Method] = {
     "dense": flow("dense"),
     "factored": replace(flow("dense", factored=True), unfit=_unfactored),
 }
-"""The choice "auto" of FlowSGD, of FlowAdam and of natural steps, and FlowSGD's by hand."""
+"""Our methods: "auto" of FlowSGD and FlowAdam, natural steps, and FlowSGD with a fixed size."""
 
 METHODS: Mapping[str, Method] = {
     **OURS,

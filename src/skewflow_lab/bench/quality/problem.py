@@ -1,4 +1,4 @@
-"""What a problem of the suite is: a start, gradients in a fixed order, a loss."""
+"""The interface of a problem: a start, gradients in a fixed order, a loss."""
 
 from abc import ABC, abstractmethod
 
@@ -16,19 +16,18 @@ POWER_STEPS = 20
 
 
 class Problem(ABC):
-    r"""Minimise a loss over matrices (*batch, d, k) with orthonormal columns.
+    r"""A loss to minimise over matrices (*batch, d, k) with orthonormal columns.
 
-    Everything is drawn from the seed on the CPU, so it is the same on every device, and batch t of
-    a stochastic problem depends on t and the number of an order only: all methods see the same data
-    in the same orders.
-    Gradients are divided by $\|\Omega(X_0)\|_2$: an exact step with learning rate one turns the
-    start by a radian, on every problem.
+    Everything is drawn from the seed on the CPU, so it is the same on every device. Batch t of a
+    stochastic problem depends only on t and the number of an order, so all methods get the same
+    data in the same orders. Gradients are divided by $\|\Omega(X_0)\|_2$, so on every problem an
+    exact step with learning rate one turns the start by a radian.
     """
 
     optimum: float | None = None
     """The least loss, or None if it is unknown."""
     deterministic = True
-    """Whether every gradient is that of the whole loss, not of a batch."""
+    """Whether gradients are those of the whole loss, not of a batch."""
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str, seed: int = 0) -> None:
         self.shape, self.device, self.seed = shape, torch.device(device), seed
@@ -38,7 +37,7 @@ class Problem(ABC):
 
     @property
     def epoch(self) -> int:
-        """Steps in which every sample is seen once; 1 where samples do not come back."""
+        """Number of steps that use every sample once; 1 if samples are never used again."""
         return 1
 
     def start(self) -> Float[Tensor, "*batch d k"]:
@@ -58,7 +57,7 @@ class Problem(ABC):
         """The gradient of step number `step` at X, times `unit`."""
 
     def factors(self, X: Float[Tensor, "d k"], step: int) -> Factors | None:
-        """Thin A, B with `gradient` = A B^T, where it comes as such a product."""
+        """Thin A, B with `gradient` = A B^T; None if the gradient is not such a product."""
         return None
 
     def is_factored(self) -> bool:
@@ -70,11 +69,11 @@ class Problem(ABC):
         """The whole loss at a point of the manifold, in float64."""
 
     def fresh(self, order: int = 0) -> "Problem":
-        """A problem for one run: another one where gradients have a memory, or batches an order.
+        """The problem for one run: a new object if gradients have state or batches an order.
 
         Args:
-            order: Number of the order in which batches come; the start is the same in all, but for
-                a loss with many minima.
+            order: Number of the order of the batches. It does not change the start, except for a
+                loss with many minima.
         """
         return self
 
@@ -88,7 +87,7 @@ class Problem(ABC):
 def generator_norm(X: Float[Tensor, "*batch d k"], G: Float[Tensor, "*batch d k"]) -> float:
     r"""The largest $\|G X^\top - X G^\top\|_2$ of the matrices, by power iterations."""
     v = torch.ones(*X.shape[:-1], 1, dtype=X.dtype, device=X.device)
-    v[..., ::2, :] = -0.5  # a vector that is special for no problem
+    v[..., ::2, :] = -0.5  # a vector unrelated to any of the problems
     norm = v.new_zeros(())
     for _ in range(POWER_STEPS):
         v = v / torch.linalg.vector_norm(v, dim=-2, keepdim=True).clamp(min=1e-30)
@@ -103,10 +102,10 @@ def on_manifold(
 ) -> tuple[Float[Tensor, "*batch d k"] | None, float | None]:
     r"""The nearest orthonormal matrices in float64, and $\max\|X^\top X - I\|_F / \sqrt k$.
 
-    The loss is taken at the nearest point, so a method gains and loses nothing by leaving the
-    manifold. Newton-Schulz iterations: few products, and no SVD on a GPU. They find it where
-    $R = X^\top X - I$ has a spectral norm below one, for which $\|R^2\|_F^{1/2}$ is a bound. None
-    for other points; the distance is None too where that is not finite.
+    The loss is evaluated at the nearest point, so a method neither gains nor loses by leaving the
+    manifold. Newton-Schulz iterations find this point by few products, without an SVD, if
+    $R = X^\top X - I$ has a spectral norm below one; $\|R^2\|_F^{1/2}$ is a bound on that norm. For
+    other points the result is None; if the distance is not finite, it is None, too.
 
     Example:
         >>> Y, error = on_manifold(torch.eye(3, 2) * 1.01)
@@ -122,7 +121,7 @@ def on_manifold(
             error = float(_frobenius(residual))
             if first is None:
                 first = error / X.shape[-1] ** 0.5
-            if not error < 1 and not float(_frobenius(residual @ residual)) < 1:  # nor is NaN
+            if not error < 1 and not float(_frobenius(residual @ residual)) < 1:  # true for NaN
                 return None, first if first < float("inf") else None
             if error < 1e-11 * X.shape[-1] ** 0.5:
                 break

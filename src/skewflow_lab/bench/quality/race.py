@@ -1,4 +1,4 @@
-"""The clock of a run, and several runs in turn.
+"""The clock of a run, and races of several runs.
 
 The clock stops while a loss is evaluated. On CUDA it runs from one synchronisation to the next,
 with many steps between them.
@@ -24,8 +24,8 @@ LITTLE = 0.1
 """Largest part of its steps that a run continues to reach the end of an epoch. Runs of ten epochs
 or more are always evaluated there; shorter ones have gaps much larger than their noise."""
 PAUSE = 0.04
-"""Seconds before a turn on a CPU: threads of the run before, which may belong to another library,
-wait busily on the same cores for a while."""
+"""Pause in seconds before a turn on a CPU. Threads of the previous run, which may belong to another
+library, keep the cores busy for a short time after their last step."""
 WARM_UP = 4
 """Untimed first steps, which compile kernels and record CUDA graphs."""
 
@@ -58,7 +58,7 @@ class Racer:
     def start(
         cls, problem: Problem, method: Method, lr: float, momentum: float, order: int = 0
     ) -> "Racer":
-        """A run at its first point, which is evaluated."""
+        """Make a run, and evaluate its first point."""
         own = problem.fresh(order)
         made = method.make(own, lr, momentum)
         if isinstance(made, Solver):
@@ -82,7 +82,7 @@ class Racer:
             return
         try:
             self._run(until)
-        except Exception as error:  # a rival's failure is a result; the others go on
+        except Exception as error:  # a rival's failure is a result; the others continue
             self.failure = f"failed: {reason(error)}"
         else:
             self.evaluate()
@@ -112,7 +112,7 @@ class Racer:
     def evaluate(self) -> None:
         """Compute the loss at the nearest point of the manifold, and the distance to it.
 
-        A run too far away for that may return; a run with numbers that are not finite has failed.
+        A run that is too far away for that may return later; a run that is not finite has failed.
         """
         Y, error = on_manifold(self.runner.point())
         if error is not None and Y is None:
@@ -147,7 +147,7 @@ class Restarted(Racer):
 
 
 def _no_step(number: int) -> None:
-    """A solver has no single steps."""
+    """Do nothing, because a solver has no single steps."""
 
 
 def evaluation_times(seconds: float) -> list[float]:
@@ -178,7 +178,7 @@ COLD = Setting(-4, 0.0)
 
 
 def begin(problem: Problem, method: Method, setting: Setting, order: int = 0) -> Racer | str:
-    """A run at its start, with batches in the given order; or why there is none."""
+    """A run at its start, with batches in the given order; or the reason of a failure."""
     try:
         lr = setting.lr(method, problem)
         return Racer.start(problem, method, lr, setting.momentum, order)
@@ -246,7 +246,7 @@ def race(
 
 
 def gradient_ms(problem: Problem, method: Method) -> float:
-    """Milliseconds of a gradient at the start, or of its factors if the method takes those."""
+    """Milliseconds of a gradient at the start, or of its factors if the method steps by them."""
     own, X = problem.fresh(), problem.start()
     take = own.factors if method.factored and own.is_factored() else own.gradient
     steps: dict[str, Callable[[], object]] = {"gradient": lambda: take(X, 0)}
@@ -255,7 +255,7 @@ def gradient_ms(problem: Problem, method: Method) -> float:
 
 
 def peak_bytes(problem: Problem, method: Method, setting: Setting, steps: int) -> int | None:
-    """Peak memory of a few steps without the problem's memory, on CUDA."""
+    """Peak memory of a few steps on CUDA, without the memory of the problem."""
     if problem.device.type != "cuda":
         return None
     torch.cuda.synchronize()

@@ -33,8 +33,8 @@ def problem_summary(
 ) -> dict[str, Any]:
     """The target of a problem, and a row for each method.
 
-    The target is the best final gap of the rivals, or the floor where it is below. A second target
-    is the best gap of our choices by hand after 1 / `BY_HAND` of the time, so that a method that is
+    The target is the best final gap of the rivals, but at least the floor. A second target is the
+    best gap of our fixed settings after 1 / `BY_HAND` of the time, so that a method that is
     `BY_HAND` times slower can still reach it.
     """
     found = entries(with_gaps(race))
@@ -65,7 +65,7 @@ def problem_summary(
 
 
 def which_auto(problem: Mapping[str, Any], to: str = "seconds") -> str | None:
-    """The method with block size "auto" that is first at a target, else the best of them."""
+    """The method with block size "auto" that reaches a target first, else the best of them."""
     rows = [row for row in problem["rows"] if row["method"] in AUTO]
     best = _fastest(rows, to) or _fastest(rows, "final_gap") or next(iter(rows), None)
     return None if best is None else best["method"]
@@ -74,12 +74,12 @@ def which_auto(problem: Mapping[str, Any], to: str = "seconds") -> str | None:
 def ratio(
     problem: Mapping[str, Any], method: str | None, other: str | None, to: str = "seconds"
 ) -> float | None:
-    """Seconds of one to a target over those of another; infinity if only the other got there.
+    """Seconds of one method to a target over those of another; infinity if only the other arrives.
 
     Args:
-        problem: From `problem_summary`.
-        method: The method above the line.
-        other: The method below it; if one of the two is None, there is no ratio.
+        problem: The summary by `problem_summary`.
+        method: The method of the numerator.
+        other: The method of the denominator; if one of the two is None, there is no ratio.
         to: "seconds", to the best final gap of the rivals, or "own_seconds", to the gap that our
             choices by hand set.
     """
@@ -92,7 +92,7 @@ def ratio(
 
 
 def verdict(results: Mapping[str, Any]) -> str:
-    """How "auto" compares with the best rival, with our other choices, and where it ended."""
+    """Compare "auto" with the best rival and with our other settings, in words."""
     problems = results["problems"]
     peer = _ratios({p["name"]: _to_peer(p) for p in problems})
     own = _ratios({p["name"]: _to_hand(p) for p in problems})
@@ -101,7 +101,7 @@ def verdict(results: Mapping[str, Any]) -> str:
         lost = [f"{name} ({_times(r)})" for name, r in peer.items() if r > 1]
         half = sum(r <= 0.5 for r in peer.values())
         parts.append(
-            f'"auto" comes to the gap of the best rival in at most its time on '
+            f'"auto" reaches the gap of the best rival in at most its time on '
             f"{len(peer) - len(lost)} of {len(peer)} problems, in at most half of it on {half}"
             + (f"; it loses on {', '.join(lost)}" if lost else "")
         )
@@ -127,7 +127,7 @@ def verdict(results: Mapping[str, Any]) -> str:
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
-    """One row for each problem, and one for each method on each."""
+    """A table of the problems, and one of every method on every problem."""
     problems = Table(
         "problems",
         'Seconds of the best rival and of "auto" to the best final gap of the rivals, and their '
@@ -218,7 +218,7 @@ def _row(
 
 
 def _reason(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> str | None:
-    """Why a row is behind the best rival: more steps, more expensive steps, or both."""
+    """The reason why a method is behind the best rival: more steps, or more expensive ones."""
     if best is None or row["ms"] is None or row["method"] == best["method"]:
         return None
     price = row["ms"] / best["ms"]

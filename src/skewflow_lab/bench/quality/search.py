@@ -16,18 +16,18 @@ MOST_RATES = 8
 """Most learning rates that a search tries with one momentum, before it refines the best."""
 MOMENTA = (0.0, 0.9)
 PROBE = 0.5
-"""A trial takes this part of a run's seconds. The best rate of a much shorter trial is too large
-for a run with batches, where noise decides the end."""
+"""Seconds of a trial over those of a run. The best rate of a much shorter trial is too large for a
+run with batches, whose final loss depends on noise."""
 EARLY, HALF = 0.1, 0.5
 """The parts of a trial after which it is evaluated and may be stopped."""
 SMALLEST_GAP = 1e-9
-"""Gaps below this part of the first one are rounding."""
+"""Gaps below this fraction of the first one are rounding errors."""
 
 
 def search(
     problem: Problem, name: str, facts: Mapping[str, Any], cell: str, run: Run
 ) -> dict[str, Any]:
-    """Try learning rates, with and without momentum, and choose the setting of the last loss.
+    """Try learning rates, with and without momentum, and choose the setting with the least loss.
 
     A stopped search continues with its finished trials. If a step takes longer than a trial, a
     trial is one step, and the search tries three rates without momentum.
@@ -35,7 +35,7 @@ def search(
     Args:
         problem: The problem.
         name: The name of the method.
-        facts: What the cell is asked for; trials of a stopped search with other facts are ignored.
+        facts: The settings of the cell; trials of a stopped search with others are ignored.
         cell: The name of the cell.
         run: The folder of the run.
     """
@@ -71,7 +71,7 @@ def search(
         return known[key]
 
     for momentum in momenta:
-        if momentum:  # it has other kernels
+        if momentum:  # steps with momentum use other kernels
             warm_up(problem, method, replace(COLD, momentum=momentum))
         climb(lambda j, momentum=momentum: score(Setting(j, momentum)), most)  # type: ignore[misc]
     best = min(scores, key=lambda setting: scores[setting])
@@ -101,7 +101,7 @@ def climb(score: Callable[[int], float], most: int = MOST_RATES) -> dict[int, fl
     """Try 0, -1, 1, and then exponents beyond the better end, until the best has neighbours.
 
     Args:
-        score: Less is better; infinity for a failure.
+        score: The loss of a trial; infinity for a failure.
         most: Largest number of trials.
 
     Example:
@@ -125,13 +125,13 @@ def trial(
 ) -> float:
     """The last loss of a short run, or infinity if it fails.
 
-    A trial that has failed stops after a tenth or a half; a hopeless one stops after a half.
+    A failed trial stops after a tenth or a half of its time, a hopeless one after a half.
 
     Args:
         problem: The problem.
         method: The method.
         setting: Its rate and momentum.
-        seconds: Seconds of the trial, which takes one step at least.
+        seconds: Seconds of the trial, which takes at least one step.
         best: The least loss of earlier trials.
     """
     racer = begin(problem, method, setting)
@@ -151,10 +151,10 @@ def trial(
 def hopeless(loss: float, start: float, best: float, optimum: float | None) -> bool:
     """Whether half a trial shows that its setting is not the best.
 
-    It is if the loss is above the first one, or if a second half that gains twice the digits of the
-    first, so that the gap becomes its third power, would still end behind the best trial. A fixed
-    factor between gaps would stop runs that converge as fast as the best: half way, they have half
-    its digits.
+    A trial is hopeless if its loss is above the first one. It is also hopeless if it would end
+    behind the best trial even if its second half gained twice the digits of the first, which gives
+    the third power of its gap. A fixed factor between gaps would stop runs that converge as fast as
+    the best one: after half of the time they have half of its digits.
 
     Args:
         loss: The loss after half a trial.

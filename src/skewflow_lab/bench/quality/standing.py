@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 AUTO = {"auto": "FlowSGD", "auto-adam": "FlowAdam", "auto-natural": "natural steps"}
-"""The methods whose block size is "auto", and their optimisers; the best one counts as "auto"."""
+"""The methods with block size "auto" and their optimisers; the best of them counts as "auto"."""
 TINY = 1e-16
 """Gaps and times are at least this before a division."""
 
@@ -19,7 +19,7 @@ def with_gaps(race: Mapping[str, Any]) -> list[dict[str, Any]]:
     optimum = race["optimum"]
     if optimum is None:
         optimum = min((p["loss"] for run in race["runs"] for p in run["curve"]), default=0.0)
-    scale = race["start"] - optimum or 1.0  # if no run came below the start
+    scale = race["start"] - optimum or 1.0  # 0 if no run came below the start
     return [run | {"points": _points(run["curve"], optimum, scale)} for run in race["runs"]]
 
 
@@ -41,7 +41,7 @@ def solved_at(race: Mapping[str, Any]) -> float:
 def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[float, float] | None:
     """Seconds and steps after which a run keeps this gap, by logarithmic interpolation.
 
-    With batches a loss fluctuates: a single low evaluation is no arrival.
+    With batches a loss fluctuates, so a single low evaluation does not count.
 
     Example:
         >>> reached([(0.0, 0, 1.0), (1.0, 10, 0.1), (2.0, 20, 0.001)], 0.01)
@@ -59,7 +59,7 @@ def reached(points: Sequence[tuple[float, float, float]], gap: float) -> tuple[f
 
 
 Entry = Sequence[Mapping[str, Any]]
-"""The runs of one method, of which the median counts."""
+"""The runs of one method; their median counts."""
 
 
 def entries(runs: Sequence[Mapping[str, Any]]) -> dict[str, Entry]:
@@ -71,14 +71,14 @@ def entries(runs: Sequence[Mapping[str, Any]]) -> dict[str, Entry]:
 
 
 def until(entry: Entry, seconds: float) -> Entry:
-    """The runs cut off after some seconds; their last gap is one that they keep."""
+    """The runs up to some seconds; their last gap is one that they keep."""
     return [{**run, "points": _points_until(run["points"], seconds)} for run in entry]
 
 
 def _points_until(
     points: Sequence[tuple[float, float, float]], seconds: float
 ) -> list[tuple[float, float, float]]:
-    """The points until then, with a last one that is interpolated as in `reached`."""
+    """The points up to some seconds, the last one interpolated as in `reached`."""
     before = [point for point in points if point[0] <= seconds]
     after = points[len(before) :]
     if not before or not after:
@@ -90,7 +90,7 @@ def _points_until(
 
 
 def _last_gap(run: Mapping[str, Any]) -> float:
-    """The last gap; infinity of a run that failed."""
+    """The last gap; infinity for a failed run."""
     return run["points"][-1][2] if run["failure"] is None else math.inf
 
 

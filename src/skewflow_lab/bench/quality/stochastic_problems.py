@@ -17,15 +17,15 @@ class Batches(Problem):
     """A problem whose gradients are products of two thin matrices, one row for each sample.
 
     Args:
-        shape: Of the point.
-        batch: Samples of a gradient.
-        device: Where the data are.
-        seed: Of data and order.
+        shape: Shape of the point.
+        batch: Number of samples of a gradient.
+        device: Device of the data.
+        seed: Seed of the data and their order.
     """
 
     deterministic = False
     data: Tensor
-    """Samples in rows."""
+    """The samples, one in each row."""
 
     def __init__(
         self, shape: tuple[int, int], batch: int, *, device: torch.device | str, seed: int
@@ -36,7 +36,7 @@ class Batches(Problem):
 
     @property
     def epoch(self) -> int:
-        """Steps in which samples are seen once; those that do not fill a batch are left out."""
+        """Number of steps that use the samples once; an incomplete last batch is not used."""
         return len(self.data) // self.batch
 
     def rows(self, step: int) -> Tensor:
@@ -61,14 +61,14 @@ class Batches(Problem):
 
     @abstractmethod
     def factors(self, X: Float[Tensor, "d k"], step: int) -> Factors:
-        """Samples, and how the loss moves with what they become."""
+        """The samples, and the derivatives of the loss by their images."""
 
 
 class OnlinePCA(Batches):
-    r"""$\min -\|Z X\|_F^2 / (2 n)$, a batch of the samples Z at a time.
+    r"""$\min -\|Z X\|_F^2 / (2 n)$, in batches of the samples Z.
 
-    Landing's: 15000 samples of 5000 features, a matrix of rank k whose features are brought to
-    variance one, and noise of deviation 0.1.
+    The data are landing's: 15000 samples of 5000 features, a matrix of rank k whose features are
+    scaled to variance one, and noise of standard deviation 0.1.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class OnlinePCA(Batches):
         return Z.mT * (-self.unit / self.batch), (Z @ X).mT
 
     def loss(self, X: Float[Tensor, "d k"]) -> float:
-        """Half the variance that is kept, negative, over all samples."""
+        """Minus half of the captured variance of all samples."""
         return -float((X * (self._covariance @ X)).sum()) / 2
 
 
 class ICA(Batches):
     r"""$\min \frac1n \sum \log\cosh(Z X)$ over O(d), Z a whitened mixture of Laplace sources.
 
-    Landing's simulated benchmark, with more channels and in batches. The optimum is that next to
-    the true sources, which the fixed-point iteration of FastICA finds in a few rounds.
+    This is landing's simulated benchmark, with more channels and in batches. The optimum is the one
+    near the true sources, which the fixed-point iteration of FastICA finds in a few rounds.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ICA(Batches):
         self.normalise()
 
     def _polished(self, W: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
-        """Rounds of FastICA with tanh, symmetric, from near the solution (Hyvärinen 1999)."""
+        """The result of some rounds of symmetric FastICA with tanh (Hyvärinen 1999)."""
         for _ in range(20):
             U, _, Vh = torch.linalg.svd(W)
             X = U @ Vh
@@ -150,7 +150,7 @@ class ICA(Batches):
         return Z.mT * (self.unit / self.batch), (Z @ X).tanh_().mT
 
     def loss(self, X: Float[Tensor, "d d"]) -> float:
-        """The mean over all samples, by the formula that does not overflow."""
+        """The mean over all samples, by a formula that does not overflow."""
         Y = (self._data @ X).abs()
         return float((Y + torch.log1p(torch.exp(-2 * Y))).sum()) / len(Y)
 
@@ -158,8 +158,8 @@ class ICA(Batches):
 class WideLinear(Batches):
     r"""$\min E\|z X - z X^*\|^2 / 2$: an orthogonal layer learns another one from its outputs.
 
-    One layer of 4096 units at batches of 64 to 512. The inputs are Gaussian with deviations
-    between 1 and 0.3, from a pool of samples; the loss is the expectation, by its formula.
+    The layer has 4096 units, and batches have 64 to 512 samples. The inputs come from a pool of
+    Gaussian samples with standard deviations between 1 and 0.3; the loss is the exact expectation.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class WideLinear(Batches):
 
 
 def _covariance(data: Tensor) -> Tensor:
-    """In float64, some rows at a time: a copy of all would be twice the data."""
+    """The covariance in float64, a few rows at a time, because a copy would be twice the data."""
     total = torch.zeros(data.shape[1], data.shape[1], dtype=torch.float64, device=data.device)
     for first in range(0, len(data), 2048):
         part = data[first : first + 2048].double()

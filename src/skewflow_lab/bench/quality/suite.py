@@ -14,15 +14,15 @@ Size = Literal["full", "reduced", "tiny"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A problem by its sizes.
+    """A problem of the suite.
 
     Args:
-        kind: Makes it from its sizes for a device.
-        full: Its authors' sizes.
-        reduced: Sizes at which two cores spend their time in products.
-        tiny: Sizes at which everything takes milliseconds, most of it Python's.
-        seconds: Of a run at full size, and at smaller ones.
-        floor: A gap that counts as solved, relative to that of the start.
+        kind: Makes the problem from its sizes for a device.
+        full: The sizes of its authors.
+        reduced: Sizes at which two cores spend most time in products.
+        tiny: Sizes for tests, at which Python takes most of the time.
+        seconds: Seconds of a run at full size, and at smaller sizes.
+        floor: Gap at which the problem counts as solved, relative to that of the start.
     """
 
     kind: type[Problem]
@@ -33,12 +33,12 @@ class Entry:
     floor: float = 1e-6
 
     def make(self, size: Size, device: str) -> Problem:
-        """The problem, ready."""
+        """Make the problem."""
         make: Callable[..., Problem] = self.kind
         return make(*self.sizes(size), device=device)
 
     def sizes(self, size: Size) -> tuple[Any, ...]:
-        """What it is made from."""
+        """The sizes of the problem."""
         return (self.full, self.reduced, self.tiny)[get_args(Size).index(size)]
 
     def budget(self, size: Size) -> float:
@@ -60,7 +60,7 @@ SUITE: dict[str, Entry] = {
     ),
     "batched-procrustes": Entry(Procrustes, (100, (200,)), (50, (40,)), (24, (20,)), (0.7, 1.5)),
     "ica": Entry(ICA, (50000, 256, 128), (10000, 128, 64), (5000, 64, 32), (1.0, 1.5), 1e-4),
-    # One setting ends in minima as far apart as its floor, from start to start: which is luck.
+    # Runs of one setting end in minima whose gaps differ by as much as this floor.
     "assignment": Entry(Assignment, (1000,), (200,), (100,), (0.5, 1.5), 5e-2),
     "brockett": Entry(Brockett, (512,), (200,), (100,), (0.7, 1.5)),
     "wide-linear": Entry(WideLinear, (4096, 256), (512, 64), (256, 32), (0.5, 1.5)),

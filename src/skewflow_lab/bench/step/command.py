@@ -1,4 +1,4 @@
-"""`skewflow bench step`: milliseconds of one step of FlowSGD and of everything beside it."""
+"""`skewflow bench step`: milliseconds of one step of FlowSGD and of its alternatives."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -24,11 +24,12 @@ SIZES = (256, 512, 1024, 2048)
 
 @dataclass(frozen=True, kw_only=True)
 class StepBench:
-    """Which weights to step, where, and what to write.
+    """The weights to step, the device, and the files to write.
 
-    Beside FlowSGD stand torch's SGD and AdamW, the exact exponential, Cayley, landing and QR steps,
-    torch's own parametrisation, and geoopt, geotorch and pogo-torch where installed (extra peers).
-    All step the same weights, in turn, in every round. Ctrl-C keeps the sizes that are done.
+    FlowSGD is compared with torch's SGD and AdamW, with exact exponential, Cayley, landing and QR
+    steps, with torch's parametrisation, and with geoopt, geotorch and pogo-torch if they are
+    installed (extra peers). All step the same weights, in interleaved rounds. Ctrl-C keeps the
+    sizes that are finished.
     """
 
     d: tuple[int, ...] = SIZES
@@ -36,7 +37,7 @@ class StepBench:
     k: int | None = None
     """Columns, at most d; d when omitted."""
     wide: bool = False
-    """Store the transpose, k x d with orthonormal rows: the step then mixes columns."""
+    """Store the transpose, k x d with orthonormal rows, so that a step mixes columns."""
     shapes: Literal["matrix", "plainnet110"] = "matrix"
     """A matrix, or the 109 convolutions of PlainNet-110 in one step (without --d, --k, --wide)."""
     block_sizes: tuple[int, ...] = (2, 8, 64)
@@ -48,7 +49,7 @@ class StepBench:
     rounds: int = 7
     """Interleaved rounds; numbers are medians over them."""
     largest_cubic: int = 4096
-    """Largest d at which the methods of cubic cost run."""
+    """Largest d at which methods of cubic cost run."""
     out: Path = Path("runs/bench-step")
     """Folder of the JSON file and the figure."""
     save: bool = False
@@ -83,7 +84,7 @@ def cases(config: StepBench) -> list[Case]:
 
 
 def methods(config: StepBench, case: Case) -> dict[str, Make | str]:
-    """Every method by name: how to make it, or why it is not run."""
+    """Every method by name: a function that makes it, or the reason why it is not run."""
     options = {_torch_step(config): True} if _torch_step(config) != "default" else {}
     found: dict[str, Make | str] = {
         "SGD": optimizer(torch.optim.SGD, **options),
@@ -103,7 +104,7 @@ def methods(config: StepBench, case: Case) -> dict[str, Make | str]:
 
 
 def build(config: StepBench, case: Case) -> tuple[dict[str, Step], dict[str, str | None]]:
-    """The steps that can run, and for every method a note that says why it does not, or None."""
+    """The steps that can run, and for every method None or the reason why it does not run."""
     device = torch.device(config.device)
     weights, gradients = haar_weights(case.shapes, getattr(torch, config.dtype), device)
     steps: dict[str, Step] = {}
@@ -114,13 +115,13 @@ def build(config: StepBench, case: Case) -> tuple[dict[str, Step], dict[str, str
             continue
         try:
             steps[name] = make(parameters(weights, gradients)).step
-        except Exception as error:  # a rival's failure is a result; the others go on
+        except Exception as error:  # a rival's failure is a result; the others continue
             why[name] = why_not(error)
     return steps, why
 
 
 def measure(config: StepBench, case: Case, progress: Progress) -> list[Row]:
-    """One row for each method: its times, or the reason for their absence."""
+    """One row for each method: its times, or the reason why they are missing."""
     task = progress.add_task(case.name, total=None)
     steps, why = build(config, case)
     total = len(steps) * (config.rounds + 1)
@@ -131,7 +132,7 @@ def measure(config: StepBench, case: Case, progress: Progress) -> list[Row]:
         rounds=config.rounds,
         on_visit=lambda: progress.advance(task),
     )
-    progress.update(task, completed=total)  # failures leave visits out
+    progress.update(task, completed=total)  # failed methods have no visits
     why |= {name: f"failed: {text}" for name, text in failures.items()}
     rows = []
     for name, note in why.items():
@@ -149,7 +150,7 @@ def run(config: StepBench, progress: Progress) -> dict[str, Any]:
     """Measure every case; write the JSON file after each, so that an interrupted run keeps them.
 
     Returns:
-        What the JSON file holds. `complete` is False when Ctrl-C ended the run.
+        The contents of the JSON file. `complete` is False if Ctrl-C ended the run.
     """
     rows: list[Row] = []
     result: dict[str, Any] = {
@@ -171,12 +172,12 @@ def run(config: StepBench, progress: Progress) -> dict[str, Any]:
 
 
 def main(config: StepBench) -> None:
-    """Time one step of FlowSGD and of everything that could be taken instead."""
+    """Time one step of FlowSGD and of its alternatives."""
     check(config)
     with bar() as progress:
         result = run(config, progress)
     if not result["rows"]:
-        show("interrupted before the first size was done: nothing is written")
+        show("interrupted before the first size was finished: nothing is written")
         raise SystemExit(130)
     paths = [json_path(config), *draw(result, config.out)]
     if config.save:
@@ -188,7 +189,7 @@ def main(config: StepBench) -> None:
 
 
 def check(config: StepBench) -> None:
-    """Refuse what cannot run, before the first minute is spent."""
+    """Refuse settings that cannot run, before anything is measured."""
     check_rounds(config.device, config.rounds, config.save)
     check_folder(config.out)
     if not config.d or min(config.d) < 2:
@@ -205,16 +206,16 @@ def check(config: StepBench) -> None:
 
 
 def json_path(config: StepBench) -> Path:
-    """Where the numbers of this run go."""
+    """The JSON file of this run."""
     name = "step" if config.shapes == "matrix" else f"step-{config.shapes}"
     return config.out / f"{name}.json"
 
 
-_DESTINATION = ("out", "save")  # where the numbers go is nothing they depend on
+_DESTINATION = ("out", "save")  # settings on which the numbers do not depend
 
 
 def _torch_step(config: StepBench) -> str:
-    """Which form of torch's own optimisers runs: foreach for many weights, fused on CUDA."""
+    """The form of torch's optimisers that runs: foreach for many weights, fused on CUDA."""
     if config.shapes != "matrix":
         return "foreach"
     return "fused" if config.device == "cuda" else "default"

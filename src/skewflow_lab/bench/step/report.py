@@ -23,7 +23,7 @@ MARKERS = "os^vDPX<>"
 
 
 def heading(result: dict[str, Any]) -> str:
-    """What the table shows, and where it was measured."""
+    """The heading of the table, with the machine."""
     return (
         "milliseconds a step (ratio to SGD; of momentum methods to SGD momentum)\n"
         f"{result['environment']['device']}, {result['config']['dtype']}, "
@@ -32,7 +32,7 @@ def heading(result: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """Methods down, weights across; milliseconds and the ratio in brackets."""
+    """A row for each method and a column for each weight: milliseconds, and ratios in brackets."""
     cases = _unique(row["case"] for row in result["rows"])
     found = Table("method")
     for case in cases:
@@ -45,7 +45,7 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def notes(result: dict[str, Any]) -> list[str]:
-    """What the table cannot say: what * means, and why a number is missing."""
+    """Notes under the table: the meaning of *, and why a number is missing."""
     lines = [
         "* a parametrisation: an SGD step on its free parameters, with the recomputation of the "
         "weight and its backward pass"
@@ -82,7 +82,7 @@ def saved_rows(result: dict[str, Any]) -> list[Row]:
 
 
 def draw(result: dict[str, Any], folder: Path) -> list[Path]:
-    """Milliseconds against d, log-log, with fitted exponents; nothing for fewer than two sizes."""
+    """Draw milliseconds against d with fitted exponents, if there are at least two sizes."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -121,7 +121,7 @@ def draw(result: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def fit_sizes(sizes: Sequence[int]) -> list[int]:
-    """The sizes an exponent is fitted over: from 2048 on, or the upper half if those are too few.
+    """The sizes for the fit of an exponent: from 2048 on, or the upper half if these are too few.
 
     Example:
         >>> fit_sizes([256, 512, 1024, 2048, 4096]), fit_sizes([32, 64, 128])
@@ -132,7 +132,7 @@ def fit_sizes(sizes: Sequence[int]) -> list[int]:
 
 
 def exponent(rows: Sequence[Row], method: str, sizes: Sequence[int]) -> float | None:
-    """Slope of log(ms) against log(d) over these sizes: how the step's cost grows."""
+    """The slope of log(ms) against log(d) over these sizes, the exponent of the cost."""
     points = {row["d"]: row["ms"] for row in rows if row["method"] == method and row["d"] in sizes}
     if len(points) < 2:
         return None
@@ -142,7 +142,7 @@ def exponent(rows: Sequence[Row], method: str, sizes: Sequence[int]) -> float | 
 
 
 def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """Line styles, slowest first at the largest size that all share: the order of the lines."""
+    """Line styles, ordered by time at the largest size that all methods have, slowest first."""
     methods = _unique(row["method"] for row in rows)
     sizes = [{row["d"] for row in rows if row["method"] == method} for method in methods]
     common = max(set.intersection(*sizes), default=None)

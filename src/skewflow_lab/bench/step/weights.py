@@ -54,7 +54,7 @@ def haar_weights(
 
 
 def parameters(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[nn.Parameter]:
-    """Fresh parameters with gradients of their own: some libraries write into both."""
+    """New parameters with copies of the gradients, because some libraries write to both."""
     params = [nn.Parameter(X.clone()) for X in weights]
     for p, G in zip(params, gradients, strict=True):
         p.grad = G.clone()

@@ -1,4 +1,4 @@
-"""`skewflow bench training`: seconds of a training step, and what orthogonal weights add to it."""
+"""`skewflow bench training`: seconds of a training step, and the cost of orthogonal weights."""
 
 import json
 from collections.abc import Iterator
@@ -38,14 +38,14 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBench:
-    """Which network to train, how, and what to write.
+    """The network to train, the precision and mode, and the files to write.
 
     A training step is forward pass, cross entropy, backward pass and optimiser, on a batch of
-    random images of CIFAR-10's shape that is on the device. Beside plain SGD, the base, stand
-    FlowSGD with blocks of 2 and of r* = d / ln d rows, with "auto" and with the exact step, torch's
-    orthogonal parametrisation, and geoopt and pogo-torch where installed (extra peers); all with
-    momentum 0.9. Every method trains its own copy of the network, in turn, in every round, and its
-    overhead is the median over rounds of the ratio inside a round.
+    random images of CIFAR-10's shape on the device. Plain SGD is compared with FlowSGD with blocks
+    of 2 and of r* = d / ln d rows, with "auto" and with the exact step, with torch's orthogonal
+    parametrisation, and with geoopt and pogo-torch if they are installed (extra peers); all with
+    momentum 0.9. Every method trains a copy of the network, in interleaved rounds, and its overhead
+    is the median over rounds of the ratio to SGD in the same round.
     """
 
     network: Literal["plainnet110", "vit"] = "plainnet110"
@@ -101,7 +101,7 @@ def build(config: TrainingBench) -> tuple[nn.Module, Batch]:
 def training_step(
     config: TrainingBench, model: nn.Module, batch: Batch, optimise: Step = lambda: None
 ) -> Step:
-    """Forward, backward, optimiser."""
+    """A function that runs forward pass, backward pass and optimiser."""
     images, labels = batch
 
     def step() -> None:
@@ -115,10 +115,10 @@ def training_step(
 
 
 def learning_rate(config: TrainingBench, model: nn.Module, batch: Batch) -> float:
-    """A rate: an exact step without momentum would turn a weight by about `ANGLE` at most.
+    """The rate of all methods: an exact step without momentum turns a weight by about `ANGLE`.
 
-    Exponentials cost more for large angles, and the first layers of a deep network without
-    shortcuts have gradients of 1e6 and more before it is trained. One rate for all methods.
+    Exponentials cost more for large angles, and the first layers of an untrained deep network
+    without shortcuts have gradients of 1e6 and more.
     """
     model = deepcopy(model)
     training_step(config, model, batch)()
@@ -129,7 +129,7 @@ def learning_rate(config: TrainingBench, model: nn.Module, batch: Batch) -> floa
 def prepare(
     config: TrainingBench, model: nn.Module, batch: Batch, lr: float, name: str
 ) -> tuple[Step, Row]:
-    """The training step of one method on a copy of the model, and what there is to say of it."""
+    """The training step of one method on a copy of the model, and the mode and notes of its row."""
     model = deepcopy(model)
     row: Row = {"mode": "eager", "block_sizes": block_sizes(model, name), "note": None}
     step = training_step(config, model, batch, TRAINERS[name](model, lr))
@@ -142,7 +142,7 @@ def prepare(
 def in_faster_layout(
     config: TrainingBench, model: nn.Module, batch: Batch, lr: float
 ) -> tuple[nn.Module, Batch, bool]:
-    """A convolutional network with its channels last in memory, if SGD is faster that way."""
+    """The network in the memory layout in which SGD is faster: channels last, or not."""
     if config.network != "plainnet110":
         return model, batch, False
     images, labels = batch
@@ -164,7 +164,7 @@ def run(config: TrainingBench, progress: Progress) -> dict[str, Any]:
     """Measure every method.
 
     Returns:
-        What the JSON file holds.
+        The contents of the JSON file.
     """
     task = progress.add_task(config.network, total=None)
     with _products(config.precision):
@@ -178,7 +178,7 @@ def run(config: TrainingBench, progress: Progress) -> dict[str, Any]:
         for name in TRAINERS:
             try:
                 steps[name], rows[name] = prepare(config, model, batch, lr, name)
-            except Exception as error:  # a rival's failure is a result; the others go on
+            except Exception as error:  # a rival's failure is a result; the others continue
                 rows[name] = {"mode": None, "block_sizes": [], "note": why_not(error)}
             progress.advance(task)
         times, failures = interleaved(
@@ -188,7 +188,7 @@ def run(config: TrainingBench, progress: Progress) -> dict[str, Any]:
             seconds=VISIT,
             on_visit=lambda: progress.advance(task),
         )
-        progress.update(task, completed=total)  # failures leave visits out
+        progress.update(task, completed=total)  # failed methods have no visits
     for name, row in rows.items():
         if name in failures:
             row |= {"mode": None, "note": f"failed: {failures[name]}"}
@@ -217,7 +217,7 @@ def main(config: TrainingBench) -> None:
         with bar() as progress:
             result = run(config, progress)
     except KeyboardInterrupt:
-        show("interrupted before the last round was done: nothing is written")
+        show("interrupted before the last round was finished: nothing is written")
         raise SystemExit(130) from None
     paths = [json_path(config)]
     write_atomically(paths[0], json.dumps(result, indent=1) + "\n")
@@ -228,7 +228,7 @@ def main(config: TrainingBench) -> None:
 
 
 def check(config: TrainingBench) -> None:
-    """Refuse what cannot run, before the first minute is spent."""
+    """Refuse settings that cannot run, before anything is measured."""
     check_rounds(config.device, config.rounds, config.save)
     check_folder(config.out)
     if config.batch < 1:
@@ -240,16 +240,16 @@ def check(config: TrainingBench) -> None:
 
 
 def json_path(config: TrainingBench) -> Path:
-    """Where the numbers of this run go."""
+    """The JSON file of this run."""
     return config.out / f"training-{config.network}-{config.precision}-{config.mode}.json"
 
 
-_DESTINATION = ("out", "save")  # where the numbers go is nothing they depend on
+_DESTINATION = ("out", "save")  # settings on which the numbers do not depend
 
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """Products and convolutions in this precision, and the fastest algorithm of cuDNN for each."""
+    """Context with products and convolutions in this precision, by cuDNN's fastest algorithms."""
     cudnn = torch.backends.cudnn
     matmul, conv = torch.backends.cuda.matmul, cudnn.conv  # type: ignore[attr-defined]
     before = matmul.fp32_precision, conv.fp32_precision, cudnn.benchmark

@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def heading(result: dict[str, Any]) -> str:
-    """What the table shows, and where it was measured."""
+    """The heading of the table, with the machine."""
     config, where = result["config"], result["environment"]
     layout = ", channels last" if result["channels_last"] else ""
     return (
@@ -22,7 +22,7 @@ def heading(result: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any]) -> Table:
-    """A row for each method; one that was not captured although asked for is marked as eager."""
+    """A row for each method; in mode graph, a method that was not captured is marked as eager."""
     found = Table("method")
     for title in ("seconds", "overhead, %"):
         found.add_column(title, justify="right")
@@ -36,7 +36,7 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def notes(result: dict[str, Any]) -> list[str]:
-    """What the table cannot say: block sizes, and why a number is missing or an eager one."""
+    """Notes under the table: block sizes, and why a number is missing or eager."""
     lines = []
     for row in result["rows"]:
         if row["block_sizes"]:

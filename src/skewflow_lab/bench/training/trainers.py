@@ -1,7 +1,8 @@
 """Ways to train a model whose orthogonal weights are marked, each as one optimiser step.
 
-Each entry of `TRAINERS` takes a model and a learning rate, changes the model where it has to, and
-returns what is called after the backward pass. All use momentum 0.9, and SGD for the free weights.
+Each entry of `TRAINERS` takes a model and a learning rate, changes the model if necessary, and
+returns the function to call after the backward pass. All use momentum 0.9, and SGD for the free
+weights.
 """
 
 from collections.abc import Callable
@@ -36,8 +37,8 @@ def by_method(method: Method) -> Make:
 def by_peer(make: Callable[..., torch.optim.Optimizer]) -> Make:
     """A library's optimiser of tall matrices on the marked weights.
 
-    Its parameters are views of the model's own weights, and get views of their gradients after
-    each backward pass, so that nothing is copied.
+    Its parameters are views of the model's weights, and get views of their gradients after each
+    backward pass, so nothing is copied.
     """
 
     def made(model: nn.Module, lr: float) -> Step:
@@ -60,7 +61,7 @@ def by_peer(make: Callable[..., torch.optim.Optimizer]) -> Make:
 
 
 def parametrised(model: nn.Module, lr: float) -> Step:
-    """SGD on the free parameters behind the marked weights, by torch's own parametrisation.
+    """SGD on the free parameters of the marked weights, by torch's parametrisation.
 
     The forward pass recomputes each weight as the tall matrix of `MatrixView`: torch's function
     would take a convolution weight for a batch of 3 x 3 matrices.
@@ -101,7 +102,7 @@ TRAINERS: dict[str, Make] = {
     "torch orthogonal": parametrised,
     "pogo-torch": by_peer(pogo),
 }
-"""Ways to train, by the name they have in tables."""
+"""Ways to train, by their names in tables."""
 
 
 def block_sizes(model: nn.Module, name: str) -> list[int | str]:

@@ -18,11 +18,11 @@ from .training import CifarConfig, Setting, chosen, grid_of, train_all
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-SOURCES = {"cifar10": "CIFAR-10", "digits": "scikit-learn's digits (in the place of CIFAR-10)"}
+SOURCES = {"cifar10": "CIFAR-10", "digits": "scikit-learn's digits (instead of CIFAR-10)"}
 
 
 class Cifar(Experiment[CifarConfig]):
-    """A cell for the search, then one for each seed; all methods train in it side by side."""
+    """A cell for the search, then one for each seed; all methods are trained together in a cell."""
 
     name = "cifar"
     title = "PlainNet on CIFAR-10 with orthogonal convolutions"
@@ -56,14 +56,14 @@ class Cifar(Experiment[CifarConfig]):
     }  # fmt: skip
 
     def cells(self, config: CifarConfig) -> Sequence[str]:
-        """The search and the seeds; before them, where a series breaks."""
+        """The first steps with a series, the search, and the seeds."""
         _check(config)
         series = [] if config.series_depth is None else ["series"]
         return [*series, "search", *(f"seed-{seed}" for seed in config.seeds)]
 
     @one_thread()
     def run_cell(self, config: CifarConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Train all settings of the cell side by side."""
+        """Train all settings of the cell together."""
         if cell == "series":
             return first_steps(config)
         settings = grid_of(config)
@@ -91,7 +91,7 @@ class Cifar(Experiment[CifarConfig]):
                 "setting": setting.name,
                 "curves": curves,
                 "final": [curve[-1]["test"] for curve in curves],
-                # Accuracies on fewer test images do not compete with those on all of them.
+                # Accuracies on a part of the test images are not comparable with those on all.
                 "best": None
                 if config.test_images is not None
                 else [max(row["test"] for row in curve) for curve in curves],
@@ -125,7 +125,7 @@ class Cifar(Experiment[CifarConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Test accuracy, and thin the training accuracy, against the epoch."""
+        """The figure of test accuracy (bold) and training accuracy (thin) against the epoch."""
 
         def draw(canvas: "Canvas") -> None:
             draw_curves(canvas, results)
@@ -138,7 +138,7 @@ class Cifar(Experiment[CifarConfig]):
 
 
 def best_of(settings: Sequence[Setting], curves: Mapping[str, Any]) -> dict[str, float]:
-    """For each method the value with the highest accuracy on the images held out."""
+    """For each method the value with the highest accuracy on the held-out images."""
     best: dict[str, Setting] = {}
     for setting in settings:
         held = best.setdefault(setting.label, setting)
@@ -148,7 +148,7 @@ def best_of(settings: Sequence[Setting], curves: Mapping[str, Any]) -> dict[str,
 
 
 def _check(config: CifarConfig) -> None:
-    """Refuse what cannot run, before the first minute is spent."""
+    """Refuse settings that cannot run, before anything is trained."""
     check_device(config.device)
     for flag, depth in (("depth", config.depth), ("series-depth", config.series_depth)):
         if depth is not None and (depth < 5 or (depth - 2) % 3):
@@ -157,20 +157,20 @@ def _check(config: CifarConfig) -> None:
         values = getattr(config, name)
         if not values or len(set(values)) != len(values):
             flag = name.replace("_", "-")
-            raise RunError(f"--{flag} must hold values, each once: got {values}.")
+            raise RunError(f"--{flag} must list one value or more, each once: got {values}.")
     if len(set(config.unshifted)) != len(config.unshifted):
-        raise RunError(f"--unshifted must hold each value once: got {config.unshifted}.")
+        raise RunError(f"--unshifted must list each value once: got {config.unshifted}.")
     series = [m for m in (*config.methods, *config.unshifted) if m.startswith("taylor")]
     if series and "exact" not in config.methods:
         raise RunError(
-            f"--methods must hold exact, whose setting a series has: got {', '.join(series)}."
+            f"--methods must include exact, whose setting a series takes: got {', '.join(series)}."
         )
     if config.series_depth is not None and not series:
         raise RunError(f"--series-depth needs a series in --methods: got {config.methods}.")
     if series and config.device == "cuda":
         raise RunError(
             f"--methods must be without a series on a GPU: got {', '.join(series)}, whose steps "
-            "no CUDA graph can hold. Use --device cpu."
+            "cannot be captured in a CUDA graph. Use --device cpu."
         )
     for name in ("width", "batch", "epochs", "search_epochs", "save_every", "series_steps"):
         if getattr(config, name) < 1:

@@ -1,4 +1,4 @@
-"""What is shown of the CIFAR-10 runs."""
+"""Claims, verdict, tables and figure of the CIFAR-10 runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 NEAR = 1.0
 """Points of test accuracy within which a method counts as competitive."""
 FAR = 5.0
-"""Points of training accuracy by which a method that does not train properly is behind."""
+"""Points of training accuracy: a method that is further behind does not train properly."""
 COLOURS = 9
-"""Lines beyond this number have the colours of the first ones and are dashed."""
+"""Number of colours; further lines repeat the colours and are dashed."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def claims_of(results: Mapping[str, Any]) -> list[Claim]:
 
 
 def _claims_of_series(results: Mapping[str, Any]) -> list[Claim]:
-    """Whether a series breaks in the deep network at all scales at which exact does not."""
+    """Whether a series fails in the deep network at all scales at which exact steps do not."""
     series = results.get("series")
     if not series:
         return []
@@ -118,7 +118,7 @@ def _claims_of_series(results: Mapping[str, Any]) -> list[Claim]:
 
 
 def tables_of_series(results: Mapping[str, Any]) -> list[Table]:
-    """The first steps of the deep network, if they were made."""
+    """The table of the first steps of the deep network, if they were taken."""
     series = results.get("series")
     if not series:
         return []
@@ -137,7 +137,7 @@ def tables_of_series(results: Mapping[str, Any]) -> list[Table]:
 
 
 def table_of_claims(results: Mapping[str, Any]) -> Table:
-    """One row for each claim."""
+    """The table with a row for each claim."""
     return Table(
         "claims",
         "The paper's claims and what was measured: differences in points of test accuracy unless "
@@ -151,7 +151,7 @@ def table_of_claims(results: Mapping[str, Any]) -> Table:
 
 
 def table_of_methods(results: Mapping[str, Any], timing: Timing) -> Table:
-    """One row for each method."""
+    """The table with a row for each method."""
     rows = []
     for method, found in results["methods"].items():
         seconds = [
@@ -186,7 +186,7 @@ def table_of_methods(results: Mapping[str, Any], timing: Timing) -> Table:
 
 
 def verdict_of(results: Mapping[str, Any]) -> str:
-    """The accuracies, and the claims that they support."""
+    """The accuracies, and the claims that they support, in words."""
     methods = results["methods"]
     many = len(next(iter(methods.values()))["final"])
     said = [f"{m} {fmean(_percent(found['final'])):.2f}" for m, found in methods.items()]
@@ -209,7 +209,7 @@ def verdict_of(results: Mapping[str, Any]) -> str:
 
 
 def draw_curves(canvas: "Canvas", results: Mapping[str, Any]) -> None:
-    """Test accuracy bold, training accuracy thin, in percent."""
+    """Draw test accuracy (bold) and training accuracy (thin), in percent."""
     axis = canvas.subplots()
     for n, (method, found) in enumerate(results["methods"].items()):
         test, train = (_mean_curve(found["curves"], key) for key in ("test", "train"))

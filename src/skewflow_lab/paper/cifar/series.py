@@ -1,7 +1,7 @@
-"""Where a Taylor series breaks: the first steps of a deep network without shifted batch norms.
+"""The failure of a Taylor series in the first steps of a deep network without shifted batch norms.
 
-Gradients grow from layer to layer there, and with them the norm of lr Omega; a network that trains
-well keeps that norm below 1, where any series of 20 terms is the exponential (Sec. 9.1.2).
+There gradients grow from layer to layer, and with them the norm of lr Omega. A network that trains
+well keeps that norm below 1, where a series of 20 terms is exact to rounding (Sec. 9.1.2).
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any
 from .training import CifarConfig, Setting, load, make_lane, weight_error
 
 BROKEN = 1e-2
-"""A weight whose normalised error is above this one has left the manifold."""
+"""Largest normalised error of a weight that counts as being on the manifold."""
 
 
 def series_methods(config: CifarConfig) -> list[str]:
@@ -21,7 +21,7 @@ def series_methods(config: CifarConfig) -> list[str]:
 
 
 def first_steps(config: CifarConfig) -> dict[str, Any]:
-    """For each method and scale when it left the manifold, if it did, and the first norm."""
+    """For each method and scale the step at which it left the manifold, if any, and the norm."""
     assert config.series_depth is not None
     deep = replace(config, depth=config.series_depth, shift=0.0)
     train, _ = load(deep, held_out=False)

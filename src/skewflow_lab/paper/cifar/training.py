@@ -1,4 +1,4 @@
-"""Training of PlainNets on CIFAR-10: all settings of a cell side by side on the same batches."""
+"""Training of PlainNets on CIFAR-10: all settings of a cell together, on the same batches."""
 
 import math
 import time
@@ -21,23 +21,24 @@ Trained = Literal[
     "vanilla", "adam", "ortinit", "exact", "s=2", "s=log", "s=sqrt", "s=r",
     "taylor20", "taylor100", "taylor200",
 ]  # fmt: skip
-"""The paper's methods; "ortinit" is vanilla from the orthogonal weights that the others start from,
-"adam" is Adam from those of vanilla."""
+"""The paper's methods; "ortinit" is vanilla from the orthogonal initial weights of the others,
+"adam" is Adam from the initial weights of vanilla."""
 
 Curve = list[dict[str, float | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CifarConfig:
-    """A deep plain network, trained by the paper's methods side by side on the same batches.
+    """A deep plain network, trained by the paper's methods on the same batches.
 
     Every method is searched: vanilla and ortinit on `lrs`, Adam on `adam_lrs`, the others on
-    `scales`, on training images of which a tenth is held out; the best setting goes on with all.
-    A Taylor series has the setting of the exact method.
+    `scales`, with a tenth of the training images held out; the best setting is then trained on all.
+    A Taylor series takes the setting of the exact method.
 
-    Every batch norm begins with the bias `shift`. With 0, torch's, half of the units of a layer are
-    cut and gradients grow in every layer: in PlainNet-110 the first one's are more than 1e4 times
-    the last one's, and rounding grows alike. With 1.25 they are of one size.
+    Every batch norm begins with the bias `shift`. With torch's default 0, half of the units of a
+    layer are cut and gradients grow from layer to layer: in PlainNet-110 those of the first layer
+    are more than 1e4 times those of the last one, and rounding grows with them. With 1.25 they have
+    similar sizes.
     """
 
     methods: tuple[Trained, ...] = ("vanilla", "ortinit", "exact", "s=2", "s=r")
@@ -54,9 +55,9 @@ class CifarConfig:
     """Epochs of the reported runs; learning rates drop tenfold at 3/9, 6/9 and 8/9 of them."""
     search_epochs: int = 4
     """Epochs for each setting of the search. The rates drop here, too: at full rates the running
-    means of batch norms lag behind the weights, and the accuracy on other images says nothing."""
+    means of batch norms lag behind the weights, and the test accuracy is meaningless."""
     shift: float = 1.25
-    """Bias of every batch norm at the start."""
+    """Initial bias of every batch norm."""
     lr: float = 0.1
     """Learning rate of the weights that are not orthogonal (the paper's baseline)."""
     lrs: tuple[float, ...] = (0.05, 0.1, 0.5)
@@ -66,7 +67,7 @@ class CifarConfig:
     scales: tuple[float, ...] = (0.1, 1.0, 10.0)
     """Factors to search for the others: FlowSGD's learning rate over `lr` (the paper's grid)."""
     series_depth: int | None = None
-    """Layers of a network without the shift whose first steps show where a series breaks."""
+    """Layers of a network without the shift whose first steps show where a series fails."""
     series_steps: int = 20
     """Steps of that network."""
     images: int | None = None
@@ -87,7 +88,7 @@ class CifarConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """One lane: a method, the number its grid varies, and whether batch norms are shifted."""
+    """A training: a method, the value from its grid, and whether batch norms are shifted."""
 
     method: Trained
     value: float
@@ -95,17 +96,17 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """The method as tables call it."""
+        """The name of the method in tables."""
         return self.method if self.shifted else f"{self.method}, no shift"
 
     @property
     def name(self) -> str:
-        """Of its curve."""
+        """The name of its curve."""
         return f"{self.label} {'lr' if self.free else 'scale'} {self.value:g}"
 
     @property
     def free(self) -> bool:
-        """No weight is kept orthogonal."""
+        """Whether no weight is kept orthogonal."""
         return self.method in ("vanilla", "adam", "ortinit")
 
 
@@ -121,7 +122,7 @@ def grid_of(config: CifarConfig) -> list[Setting]:
 
 
 def chosen(config: CifarConfig, best: Mapping[str, float]) -> list[Setting]:
-    """One setting for each method, with the value that the search found best."""
+    """One setting for each method, with the best value of the search."""
     settings = []
     for method, shifted in _kinds(config):
         like: Trained = "exact" if method.startswith("taylor") else method
@@ -134,14 +135,14 @@ def _kinds(config: CifarConfig) -> list[tuple[Trained, bool]]:
 
 
 def load(config: CifarConfig, held_out: bool) -> tuple[ColourSet, ColourSet]:
-    """Training and test images; in the search a tenth of the training images is the test."""
+    """Training and test images; the search tests on a tenth of the training images."""
     device = torch.device(config.device)
     pixels, labels = load_colours(config.data, "train")
     pixels, labels = pixels[: config.images], labels[: config.images]
     if config.batch > 0.9 * len(labels):
         raise RunError(
-            f"--batch must be at most nine tenths of the {len(labels)} training images, the rest "
-            f"is held out in the search: got {config.batch}."
+            f"--batch must be at most nine tenths of the {len(labels)} training images, since the "
+            f"search holds out the rest: got {config.batch}."
         )
     if held_out:
         n = len(labels) - len(labels) // 10
@@ -153,7 +154,7 @@ def load(config: CifarConfig, held_out: bool) -> tuple[ColourSet, ColourSet]:
 
 def make_lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
     """A network and its optimisers."""
-    with torch.random.fork_rng(devices=[]):  # the same start for all that share it
+    with torch.random.fork_rng(devices=[]):  # the same initial weights for all methods
         torch.manual_seed(seed)
         shift = config.shift if setting.shifted else 0.0
         model = PlainNet(config.depth, config.width, shift=shift)
@@ -177,7 +178,7 @@ def make_lane(config: CifarConfig, setting: Setting, seed: int) -> Lane:
 def train_all(
     config: CifarConfig, settings: Sequence[Setting], seed: int, epochs: int, cell: str, run: Run
 ) -> dict[str, Any]:
-    """Train the settings of a cell: their curves, and how far from the manifold they ended."""
+    """Train the settings of a cell; returns their curves and final orthogonality errors."""
     searching = cell == "search"
     train, test = load(config, held_out=searching)
     n = config.test_images
@@ -244,7 +245,7 @@ def _train_in_turn(
     cell: str,
     run: Run,
 ) -> None:
-    """An epoch of one lane after the other, on the clock."""
+    """Train an epoch of one setting after the other, and record its seconds."""
     for n, setting in enumerate(settings):
         began = time.perf_counter()
         side.train_epoch(train.shuffled(config.batch, seed, epoch), only=n)

@@ -1,4 +1,4 @@
-"""Theorem 5.1 on a quadratic: the bound beside the gradient norms that are measured."""
+"""Theorem 5.1 on a quadratic: the bound beside the measured gradient norms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Convergence(Experiment[ConvergenceConfig]):
 
     @one_thread()
     def run_cell(self, config: ConvergenceConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Run, and keep the means at steps that are evenly spaced on a logarithmic axis."""
+        """Run, and record the means at steps that are evenly spaced on a logarithmic axis."""
         found = quadratic_convergence(
             int(cell.removeprefix("d=")),
             num_steps=config.num_steps,
@@ -71,7 +71,7 @@ class Convergence(Experiment[ConvergenceConfig]):
                     "error": found.standard_errors[t - 1].item(),
                     "least": least[t - 1],
                     # The step size makes both terms of the bound equal after all T steps; after t
-                    # of them the first is T / t times as large.
+                    # steps the first term is T / t times as large.
                     "bound": found.bound / 2 * (1 + T / t),
                 }
                 for t in steps
@@ -81,7 +81,7 @@ class Convergence(Experiment[ConvergenceConfig]):
     def summarise(
         self, config: ConvergenceConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """The curves, and how loose the bound is at the end."""
+        """The curves, and the ratio of the bound to the measured norm at the end."""
         sizes = []
         for d, cell in zip(config.sizes, cells.values(), strict=True):
             last = cell["rows"][-1]
@@ -96,7 +96,7 @@ class Convergence(Experiment[ConvergenceConfig]):
         return {"num_steps": config.num_steps, "num_runs": config.num_runs, "sizes": sizes}
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """Whether the bound holds, how loose it is, and whether it says anything."""
+        """Whether the bound holds, how loose it is, and whether it is below the trivial bound."""
         sizes = results["sizes"]
         broken = [f"d = {z['d']}" for z in sizes if not z["holds"]]
         holds = f"is broken at {', '.join(broken)}" if broken else "holds at every step"
@@ -113,7 +113,7 @@ class Convergence(Experiment[ConvergenceConfig]):
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """One row for each size."""
+        """The table with a row for each size."""
         rows = tuple(
             (
                 z["d"],
@@ -149,7 +149,7 @@ class Convergence(Experiment[ConvergenceConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Bound and curve in one figure, a colour for each size."""
+        """The figure of bounds and curves, with a colour for each size."""
 
         def draw(canvas: "Canvas") -> None:
             axis = canvas.subplots()

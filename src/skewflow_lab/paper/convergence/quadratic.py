@@ -1,4 +1,4 @@
-r"""Theorem 5.1 on a quadratic whose constants are known: the bound beside what is measured."""
+r"""Theorem 5.1 on a quadratic whose constants are known: the bound and the measured norms."""
 
 import math
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from ..batched import draw_orders, turn_pairs
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
-    r"""What Theorem 5.1 bounds, and the bound.
+    r"""The squared gradient norms of Theorem 5.1, and its bound.
 
     Args:
         eta: The constant step size.
         squared_norms: $\|\Omega(X_i)\|_F^2$ averaged over the runs, for each step i.
-        standard_errors: Of those means.
+        standard_errors: Standard errors of these means.
         bound: The right side of the theorem for runs of all these steps.
         trivial_bound: $4\|A\|^2\|N\|_F^2$ (both centred), which no $\|\Omega\|_F^2$ exceeds.
 
@@ -49,7 +49,7 @@ def quadratic_convergence(
     A = diag(a) and N = diag(n) are equally spaced in [-1, 1], so all constants are exact:
     $F^* = \frac12\sum a_i n_i$ in sorted order, $L = 1$,
     $\sigma^2 = \frac1{P(e)} 4\|A\|^2\|N\|_F^2$. The step size is the constant one that makes the
-    bound smallest. Matchings are drawn anew at every step, as the theorem asks.
+    bound smallest. Matchings are drawn independently at every step, as the theorem requires.
 
     Args:
         d: Number of rows.

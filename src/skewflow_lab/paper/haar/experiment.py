@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 STATISTICS = ("E tr", "E tr^2", "E tr^4", "E largest spacing")
 SIGMAS = 4.0
-"""Standard errors within which a mean agrees with Haar's: a run has some hundred comparisons, and
-few may fail by chance."""
+"""Standard errors within which a mean agrees with Haar's. A run has about a hundred comparisons, of
+which few may fail by chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Haar(Experiment[HaarConfig]):
         return {"rows": rows, "rotations_a_step": a_step}
 
     def summarise(self, config: HaarConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """For each kind of step the distances to Haar measure, and when they are noise."""
+        """For each kind of step the distances to Haar measure, and when they reach the noise."""
         exact = [*haar_moments(config.d).tolist(), cells["haar"]["spacing"]]
         exact_errors = [0.0, 0.0, 0.0, cells["haar"]["spacing_error"]]
         steps = {}
@@ -127,7 +127,7 @@ class Haar(Experiment[HaarConfig]):
         """How many rotations each kind of step needs."""
         single, *others = results["steps"].items()
         needed = {name: _largest(step["mixed"]) for name, step in (single, *others)}
-        told = ", ".join(
+        counts = ", ".join(
             f"{'more than were made' if n is None else n} with {_label(name)}"
             for name, n in needed.items()
         )
@@ -138,12 +138,12 @@ class Haar(Experiment[HaarConfig]):
             compared = f" Matchings need {fewer} rotations than single ones."
         return (
             f"At d = {results['d']} the traces and spacings of {results['num_samples']:,} products "
-            f"cannot be told from Haar measure on SO(d) after this many rotations: "
-            f"{told}.{compared}"
+            f"agree with Haar measure on SO(d) within noise after this many rotations: "
+            f"{counts}.{compared}"
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """The statistics at the end, and after how many rotations they are Haar's."""
+        """The tables of the rotations until the statistics are Haar's, and of the final values."""
         ends = [("Haar on SO(d)", None, *results["haar"])]
         for name, step in results["steps"].items():
             last = step["rows"][-1]
@@ -172,7 +172,7 @@ class Haar(Experiment[HaarConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """The four distances on logarithmic axes, the noise dotted."""
+        """The figure of the four distances on logarithmic axes, with the noise dotted."""
 
         def draw(canvas: "Canvas") -> None:
             axes = canvas.subplots(2, 2, sharex=True).ravel()
@@ -197,7 +197,7 @@ class Haar(Experiment[HaarConfig]):
 
 
 def _mixed(rows: Sequence[Mapping[str, Any]], statistic: int) -> int | None:
-    """The rotations from which on a distance stays within its noise."""
+    """The number of rotations from which on a distance stays within its noise."""
     since = None
     for row in reversed(rows):
         if row["distances"][statistic] > SIGMAS * row["errors"][statistic]:

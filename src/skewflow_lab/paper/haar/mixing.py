@@ -17,7 +17,7 @@ from skewflow.tournaments.partitions import BlockSize, SizeCounts
 from ..batched import draw_orders, turn_blocks, turn_pairs
 
 POWERS = (1, 2, 4)
-"""The moments of the trace that are compared."""
+"""The powers of the trace whose means are compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Mixing:
 def random_rotations(
     X: Float[Tensor, "n d d"], block_size: BlockSize, *, generator: torch.Generator
 ) -> Float[Tensor, "n d d"]:
-    r"""One step towards Haar measure: every matrix turns the blocks of its own random partition.
+    r"""One step towards Haar measure: every matrix turns the blocks of a separate random partition.
 
     Blocks of s rows turn by independent Haar rotations of SO(s): the matching-based integrator of
     Eq. 29 for s = 2, whose angles are uniform, and its generalisation for s > 2. Sizes
@@ -135,8 +135,8 @@ def haar_mixing(
 def haar_moments(d: int) -> Float[Tensor, "3"]:
     r"""E tr, E tr^2 and E tr^4 of Haar measure on SO(d), exactly.
 
-    0, 1 and 3, as on O(d), where the determinant does not occur in that tensor power: for d >= 5
-    and d = 3. Otherwise it adds one invariant (d = 4) or more (d = 2) (not in the paper).
+    For d >= 5 and d = 3 they are 0, 1 and 3, as on O(d), because the determinant does not occur in
+    this tensor power. Otherwise it adds one invariant (d = 4) or more (d = 2) (not in the paper).
 
     Example:
         >>> haar_moments(8), haar_moments(4)

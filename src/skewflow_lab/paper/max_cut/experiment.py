@@ -1,4 +1,4 @@
-"""Max-cut on Gset: certified relaxations, cuts, and pymanopt's trust region beside (Sec. 1)."""
+"""Max-cut on Gset: certified relaxations and cuts, beside pymanopt's trust region (Sec. 1)."""
 
 import math
 import time
@@ -28,19 +28,19 @@ class MaxCutConfig:
     """Graphs and accuracies."""
 
     graphs: tuple[str, ...] = tuple(known()["gset"])
-    """Graphs of Gset, whose files lie in $SKEWFLOW_DATA/gset, or grid-k and random-n."""
+    """Graphs of Gset, whose files are in $SKEWFLOW_DATA/gset, or grid-k and random-n."""
     tol: float = 1e-6
     """Relative gap between relaxation and bound."""
     large: int = 4000
-    """Vertices from which on a graph is large."""
+    """Smallest number of vertices of a large graph."""
     large_tol: float = 1e-5
     """The gap for large graphs, which pymanopt does not solve."""
     patience: float = 3.0
-    """How many times as long as ours pymanopt may take, half a second at least."""
+    """Time limit of pymanopt as a multiple of our time, but at least half a second."""
     drawn: tuple[str, ...] = ("G1", "G11", "G35")
     """Graphs whose vectors are drawn."""
     seed: int = 0
-    """Seed of the start, which both solvers share, and of the rounding."""
+    """Seed of the start, which is the same for both solvers, and of the rounding."""
 
 
 class MaxCutGset(Experiment[MaxCutConfig]):
@@ -123,19 +123,19 @@ class MaxCutGset(Experiment[MaxCutConfig]):
     def summarise(
         self, config: MaxCutConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """All cells, by graph."""
+        """The results of all cells, by graph."""
         return {"tol": config.tol, "patience": config.patience, "graphs": dict(cells)}
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """What is proven, which listed values agree, how good the cuts are."""
+        """The proven bounds, the agreement with listed values, and the quality of the cuts."""
         return verdict_of(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """The graphs, and the clocks."""
+        """The tables of the graphs and of the times."""
         return tables_of(results, timing)
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """The vectors of some graphs, all cuts, and the gap from check to check."""
+        """The figures of the vectors of some graphs, of all cuts, and of the gaps."""
 
         def vectors(canvas: "Canvas") -> None:
             draw_vectors(canvas, results)

@@ -1,4 +1,4 @@
-"""Graphs to cut: Gset's files, and small ones that need no file."""
+"""Graphs to cut: Gset's files, and small generated ones."""
 
 import gzip
 
@@ -24,7 +24,7 @@ def load(name: str) -> tuple[int, Edges]:
     if kind == "random" and size.isdigit() and int(size) > 9:
         return _random(int(size))
     if size:
-        raise RunError(f"{name!r} is no graph: use a name of Gset, grid-8 or random-60.")
+        raise RunError(f"{name!r} is not a graph: use a name of Gset, grid-8 or random-60.")
     words = gzip.decompress(graph_file("gset", name).read_bytes()).split()
     n, m = int(words[0]), int(words[1])
     edges = np.array(words[2 : 2 + 3 * m], dtype=np.float64).reshape(m, 3)
@@ -46,7 +46,7 @@ def _random(n: int) -> tuple[int, Edges]:
 
 
 def cut_weight(edges: Edges, side: NDArray[np.bool_]) -> int | float:
-    """The weight of the cut, edge by edge: a check that shares no code with the library."""
+    """The weight of the cut, summed edge by edge, as a check independent of the library."""
     one = {int(i) for i in np.flatnonzero(side)}
     total = sum(w for i, j, w in edges.tolist() if (int(i) in one) != (int(j) in one))
     return int(total) if total == int(total) else total

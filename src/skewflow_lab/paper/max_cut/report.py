@@ -1,4 +1,4 @@
-"""What is shown of the cuts."""
+"""Verdict, tables and figures of the cuts."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 PROVEN = 1e-4
-"""Largest relative gap that we call proven."""
+"""Largest relative gap of a relaxation that counts as proven."""
 
 
 def verdict_of(results: Mapping[str, Any]) -> str:
-    """What is proven, which listed values agree, how good the cuts are."""
+    """The number of proven bounds, the agreement with listed values, the quality of the cuts."""
     graphs = results["graphs"]
     gaps = {name: g["gap"] for name, g in graphs.items()}
     proven = sum(gap <= PROVEN for gap in gaps.values())
@@ -47,14 +47,14 @@ def verdict_of(results: Mapping[str, Any]) -> str:
 
 
 def agrees(graph: Mapping[str, Any]) -> bool:
-    """The relaxation rounds to the listed value."""
+    """Whether the relaxation rounds to the listed value."""
     _, _, digits = graph["listed"].partition(".")
-    # The listed values leave zeros at the end out and may be cut off or rounded at two digits.
+    # Listed values omit final zeros and may be truncated or rounded to two digits.
     return abs(graph["relaxation"] - float(graph["listed"])) <= 0.5 * 10 ** -max(len(digits), 2)
 
 
 def tables_of(results: Mapping[str, Any], timing: Timing) -> list[Table]:
-    """The graphs, and the clocks."""
+    """The tables of the graphs and of the times."""
     graphs = results["graphs"]
     rows: list[tuple[Value, ...]] = []
     for name, g in graphs.items():
@@ -99,7 +99,7 @@ def _clocks(graphs: Mapping[str, Any], patience: float, timing: Timing) -> Table
         if ours and theirs:
             whole.append(ours / theirs)
             late += clock["pymanopt stopped"] > 0
-            # Where it does not get there in time, the time it had stands for it.
+            # If it does not reach the value in time, its time limit counts.
             same.append(ours / (reached or theirs))
     text = (
         "Seconds of one thread's processor time. Ours includes the certificate to the tolerance, "
@@ -120,7 +120,7 @@ def _clocks(graphs: Mapping[str, Any], patience: float, timing: Timing) -> Table
 
 
 def draw_vectors(canvas: "Canvas", results: Mapping[str, Any]) -> None:
-    """The vectors of the drawn graphs, coloured by side."""
+    """Draw the vectors of some graphs, coloured by side."""
     drawn = {name: g for name, g in results["graphs"].items() if "vectors" in g}
     axes: Sequence[Any] = canvas.subplots(1, len(drawn), squeeze=False)[0]
     for axis, (name, g) in zip(axes, drawn.items(), strict=True):
@@ -134,7 +134,7 @@ def draw_vectors(canvas: "Canvas", results: Mapping[str, Any]) -> None:
 
 
 def draw_cuts(canvas: "Canvas", results: Mapping[str, Any]) -> None:
-    """Cuts and relaxations over the best known cuts."""
+    """Draw cuts and relaxations over the best known cuts."""
     graphs = results["graphs"]
     axis = canvas.subplots()
     base = [g["best"] or g["cut"] for g in graphs.values()]
@@ -151,7 +151,7 @@ def draw_cuts(canvas: "Canvas", results: Mapping[str, Any]) -> None:
 
 
 def draw_gaps(canvas: "Canvas", results: Mapping[str, Any]) -> None:
-    """The gap against the number of the check."""
+    """Draw the gap against the number of the check."""
     axis = canvas.subplots()
     for name, g in results["graphs"].items():
         best = g["relaxation"]

@@ -12,11 +12,11 @@ Array = NDArray[np.float64]
 
 
 class _LateError(Exception):
-    """The time is over."""
+    """Raised to stop the solver when its time is over."""
 
 
 def has_pymanopt() -> bool:
-    """It is installed."""
+    """Whether pymanopt is installed."""
     return find_spec("pymanopt") is not None
 
 
@@ -26,7 +26,7 @@ def trust_region(C: Any, Y: Array, limit: float) -> list[tuple[float, float]]:
     Args:
         C: The cost, in compressed rows.
         Y: The start (n, r).
-        limit: Seconds of processor time after which it is stopped.
+        limit: Most seconds of processor time.
     """
     import pymanopt
 

@@ -5,38 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from ...data import SOURCES, Digits, default_images
 from ...runs.environment import check_device
-from ...runs.experiment import Experiment, Figure, Table, Timing, Value
+from ...runs.experiment import Experiment, Figure, Table, Timing
 from ...runs.files import RunError
 from ...runs.run import Run
 from ...runs.threads import one_thread
-from ..statistics import beats, compared, difference, percent, points, spread
+from ..statistics import difference, spread
+from .report import METHODS, figures_of, tables_of, verdict_of
 from .training import Layers, Trained, Training, load_split
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
-
-METHODS: dict[Trained, str] = {
-    "vanilla": "vanilla SGD, orthogonal start",
-    "default": "vanilla SGD, default start",
-    "exact": "exact",
-    "s=2": "s = 2",
-    "s=r": "s = r*",
-    "geoopt": "geoopt RiemannianSGD",
-}
-"""The methods and their names in tables. All but "default" start from the same weights; that one
-has torch's initialisation, which the paper's vanilla network had as far as one can tell."""
-FREE = ("vanilla", "default")
-"""Methods without orthogonal weights."""
 SEARCH_SEED = 1000
 """Seed of the trainings that choose the learning rates."""
-BAR = 0.3
-"""Points of accuracy within which s = 2 counts as competitive with exact."""
-ON_MANIFOLD = 1e-4
-"""Largest accepted error of orthogonal weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +28,19 @@ class MnistConfig:
     width: int = 100
     """Units of each of the two hidden layers."""
     layers: Layers = "second"
-    """Hidden layers whose weights are kept orthogonal: the square "second" one, which is what the
-    paper's Table 1 counts for MNIST (d = 100), or "both"."""
+    """Hidden layers whose weights are kept orthogonal: the square "second" one, which the paper's
+    Table 1 counts for MNIST (d = 100), or "both"."""
     lrs: tuple[float, ...] = (0.05, 0.1, 0.5)
-    """Learning rates to choose from, the paper's."""
+    """Learning rates to search, those of the paper."""
     scales: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
-    """Factors on the learning rate of those hidden weights to choose from: the paper's, and 0.01,
-    since s = 2 chose the smallest of the paper's."""
+    """Factors to search on the learning rate of those hidden weights: those of the paper, and 0.01,
+    because s = 2 chose the smallest of the paper's."""
     batch: int = 128
-    """Images in a step, as in the paper's baseline."""
+    """Images in a batch, as in the paper's baseline."""
     epochs: int = 27
     """Passes over the training images in a reported training."""
     search_epochs: int = 9
-    """Passes in a training that only chooses the learning rates; the rates fall in it, too."""
+    """Passes in a training of the search; the learning rates fall in it, too."""
     num_images: int = 60_000
     """Largest number of training images."""
     data: Digits = "mnist"
@@ -94,7 +76,7 @@ class Mnist(Experiment[MnistConfig]):
     preset_help = '"quick" takes seconds, "paper" about 45 minutes on one core.'
 
     def cells(self, config: MnistConfig) -> Sequence[str]:
-        """The search of every method, then its trainings."""
+        """The cells of the search of every method, then those of its trainings."""
         _check(config)
         methods = _methods()
         search = [c for method in methods for c in _search_cells(config, method)]
@@ -102,7 +84,7 @@ class Mnist(Experiment[MnistConfig]):
 
     @one_thread()
     def run_cell(self, config: MnistConfig, cell: str, run: Run) -> dict[str, Any]:
-        """One training: a setting's on part of the training images, or the chosen one on all."""
+        """Train a setting on a part of the training images, or the best one on all of them."""
         searching = cell.startswith("search,")
         _, method, *setting = cell.split(",") if searching else ("", *cell.split(","))
         if searching:
@@ -143,7 +125,7 @@ class Mnist(Experiment[MnistConfig]):
         }
 
     def summarise(self, config: MnistConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """For each method the chosen setting, accuracies over the seeds, differences, errors."""
+        """For each method the best setting, accuracies over the seeds, differences, errors."""
         finals = {
             method: [cells[f"{method},seed={seed}"] for seed in config.seeds]
             for method in METHODS
@@ -200,145 +182,19 @@ class Mnist(Experiment[MnistConfig]):
 
     def verdict(self, results: Mapping[str, Any]) -> str:
         """Whether s = 2 keeps up with exact, and whether orthogonal weights beat free ones."""
-        methods = results["methods"]
-        pairs = methods["s=2"]
-        behind = pairs["from_exact"]
-        within = "within" if behind["mean"] >= -BAR else "not within"
-        errors = {m: row["error"] for m, row in methods.items() if m not in FREE}
-        off = [f"{METHODS[m]} ({e:.1e})" for m, e in errors.items() if e > ON_MANIFOLD]
-        kept = (
-            f"are off the manifold by more than {ON_MANIFOLD:g}: {', '.join(off)}"
-            if off
-            else f"stay orthogonal to {max(errors.values()):.1e}"
-        )
-        many = results["num_seeds"]
-        missing = results["missing"]
-        return (
-            f"After {results['epochs']} epochs on {results['images']['final'][0]:,} training "
-            f"images of {results['data']}, s = 2 ends at {percent(pairs['final'])} and exact at "
-            f"{percent(methods['exact']['final'])}, a "
-            f"difference of {points(behind)}: {within} our bar of {BAR:g} points. "
-            f"{_against(methods, 'vanilla')} {_against(methods, 'default')} "
-            f"These are means of {many} {'seed' if many == 1 else 'seeds'}. Weights {kept}."
-            + (f" Not installed, so not run: {', '.join(missing)}." if missing else "")
-        )
+        return verdict_of(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """Accuracies and differences, the search, and what an epoch takes."""
-        methods = results["methods"]
-        rows: list[tuple[Value, ...]] = [
-            (
-                METHODS[name],
-                m["lr"],
-                m["scale"],
-                percent(m["train"]),
-                percent(m["final"]),
-                percent(m["best"]),
-                points(m["from_exact"]) if name != "exact" else None,
-                points(m["from_vanilla"]) if name != "vanilla" else None,
-                points(m["from_default"]) if name != "default" else None,
-                m["error"],
-                m["stopped"],
-            )
-            for name, m in methods.items()
-        ]
-        train, test = results["images"]["final"]
-        part, validation = results["images"]["search"]
-        accuracy = Table(
-            "accuracy",
-            f"{results['data']}: {train:,} images to train on, {test:,} to test on; two hidden "
-            f"layers of {results['width']}, tanh, orthogonal weights in "
-            f"{'both' if results['layers'] == 'both' else 'the second'}, batches of "
-            f"{results['batch']}, {results['epochs']} epochs, {results['num_seeds']} seeds. "
-            "Accuracies in per cent, mean ± standard deviation over the seeds; training accuracy "
-            "is that of the batches of the last epoch; the best epoch is chosen on the test "
-            "images. Differences in points, mean ± standard error: a seed gives all methods the "
-            "same batches, and all but the default start the same weights. The error is the "
-            "largest ||W^T W - I||_F / sqrt(k) after any epoch of any run, search included. The "
-            "paper gives no numbers."
-            + "".join(f" {name} is not installed." for name in results["missing"]),
-            (
-                "method",
-                "lr",
-                "scale of the hidden lr",
-                "training",
-                "test at the end",
-                "test, best epoch",
-                "from exact",
-                "from vanilla, orthogonal start",
-                "from vanilla, default start",
-                "error",
-                "diverged",
-            ),
-            tuple(rows),
-        )
-        search = Table(
-            "search",
-            f"Accuracy in per cent on {validation:,} validation images after "
-            f"{results['search_epochs']} epochs on the other {part:,} training images, one seed, "
-            f"for all {results['num_settings']} settings of each method; the best one is used "
-            "above. The scale is on the learning rate of the weights that orthogonal methods keep "
-            "orthogonal, for vanilla SGD too.",
-            ("lr", "scale", *(METHODS[name] for name in methods)),
-            tuple(
-                (at[0]["lr"], at[0]["scale"], *(f"{s['accuracy']:.2f}" for s in at))
-                for at in zip(*(m["search"] for m in methods.values()), strict=True)
-            ),
-        )
-        clock = Table(
-            "seconds",
-            "Seconds of an epoch, training and measuring: median over the epochs, then over the "
-            "seeds. On a CPU one thread works.",
-            ("method", "seconds"),
-            tuple((METHODS[name], _seconds(timing, m["cells"])) for name, m in methods.items()),
-        )
-        return [accuracy, search, clock]
+        """The tables of accuracies and differences, of the search, and of seconds."""
+        return tables_of(results, timing)
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Training and test accuracy side by side."""
-
-        def draw(canvas: "Canvas") -> None:
-            axes = canvas.subplots(1, 2)
-            panels = (("train", "training accuracy"), ("measured", "test accuracy"))
-            for axis, (key, label) in zip(axes, panels, strict=True):
-                for name, m in results["methods"].items():
-                    mean = [at["mean"] for at in m["curves"][key]]
-                    sd = [at["sd"] or 0.0 for at in m["curves"][key]]
-                    epochs = range(1, len(mean) + 1)
-                    shown = METHODS[name] if key == "train" else None
-                    (line,) = axis.plot(epochs, mean, label=shown)
-                    low = [a - b for a, b in zip(mean, sd, strict=True)]
-                    high = [a + b for a, b in zip(mean, sd, strict=True)]
-                    axis.fill_between(
-                        epochs, low, high, color=line.get_color(), alpha=0.2, linewidth=0
-                    )
-                axis.set(xlabel="epoch", ylabel=f"{label}, %")
-                axis.xaxis.get_major_locator().set_params(integer=True)
-            canvas.legend(loc="outside lower center", ncols=len(results["methods"]))
-
-        caption = (
-            f"Accuracy on {results['data']} with the learning rates of the search, mean and one "
-            f"standard deviation over {results['num_seeds']} seeds. Training accuracy is that of "
-            "the epoch's batches as they came."
-        )
-        return [Figure("mnist", caption, draw, (9.0, 4.2))]
-
-
-def _against(methods: Mapping[str, Any], free: Trained) -> str:
-    """What the numbers say of the claim that exact and s = 2 outperform vanilla training."""
-    claimed: tuple[Trained, ...] = ("exact", "s=2", "s=r")
-    diffs = {m: methods[m][f"from_{free}"] for m in claimed}
-    said = "; ".join(f"{METHODS[m]} {compared(diff)}" for m, diff in diffs.items())
-    won = [METHODS[m] for m in claimed[:2] if beats(diffs[m])]
-    holds = {0: "fails", 1: f"holds for {''.join(won)} alone", 2: "holds"}[len(won)]
-    return (
-        f"Against {METHODS[free]}, at {percent(methods[free]['final'])}: {said}; so the paper's "
-        f"claim that exact and s = 2 outperform vanilla training {holds}."
-    )
+        """The figure of training and test accuracy, side by side."""
+        return figures_of(results)
 
 
 def _methods() -> list[Trained]:
-    """Those that can run here."""
+    """The methods whose packages are installed."""
     return [m for m in METHODS if m != "geoopt" or find_spec("geoopt") is not None]
 
 
@@ -365,7 +221,7 @@ def _check(config: MnistConfig) -> None:
 
 
 def _chosen(search: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The setting of the highest accuracy; the first of equal ones."""
+    """The setting with the highest accuracy; the first one if several are equal."""
     alive = [result for result in search.values() if not result["stopped"]]
     if not alive:
         raise RunError(
@@ -376,8 +232,3 @@ def _chosen(search: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _columns(runs: Sequence[dict[str, Any]], key: str) -> list[list[float]]:
     return [[row[key] for row in run["rows"]] for run in runs]
-
-
-def _seconds(timing: Timing, cells: Sequence[str]) -> float | None:
-    found = [t for c in cells if (t := timing.get(c, {}).get("seconds per epoch")) is not None]
-    return median(found) if found else None

@@ -25,7 +25,7 @@ MOMENTUM = 0.9
 Trained = Method | Literal["default", "geoopt"]
 """A way of training; "default" is "vanilla" from torch's initialisation."""
 Layers = Literal["both", "second"]
-"""Which hidden weights are kept orthogonal."""
+"""The hidden layers whose weights are kept orthogonal."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Split:
 
     @property
     def num_pixels(self) -> int:
-        """The network's inputs."""
+        """The number of inputs of the network."""
         return self.train[0].shape[1]
 
 
@@ -47,15 +47,15 @@ def load_split(
 ) -> Split:
     """All training images and the test set; or five sixths and one sixth of the training images.
 
-    Both halves of the second split come from an order that is drawn once and for all. The digits
-    of scikit-learn have no test set of their own, so a sixth of them is set aside in the same way.
-    Pixels are shifted and scaled to mean 0 and variance 1 over the images to train on.
+    The second split cuts a random order that is always the same. scikit-learn's digits have no test
+    set, so a sixth of them is held out in the same way. Pixels are shifted and scaled to mean 0 and
+    variance 1 over the training images.
 
     Args:
         data: The set of images.
-        kind: What is measured on.
-        num_images: Training images, at most.
-        device: Where they are kept.
+        kind: The images to measure on.
+        num_images: Largest number of training images.
+        device: Device of the images.
     """
     train = load_images(data)
     if data == "digits":
@@ -88,9 +88,9 @@ def make_network(
 ) -> nn.Sequential:
     """Two hidden layers of tanh and a free linear head (Sec. 6.2).
 
-    Both hidden weights start orthogonal, at 784 pixels and width 100 in ST(784, 100) and O(100),
-    and `layers` of them are marked so that they stay orthogonal. With `default` all weights and
-    biases start as torch draws them for `nn.Linear`.
+    Both hidden weights are initialised as orthogonal, at 784 pixels and width 100 in ST(784, 100)
+    and O(100), and those of `layers` are marked so that they stay orthogonal. With `default` all
+    weights and biases have torch's initialisation of `nn.Linear`.
     """
     first = (OrthogonalLinear if layers == "both" else nn.Linear)(num_pixels, width)
     second, head = OrthogonalLinear(width, width), nn.Linear(width, 10)
@@ -111,11 +111,11 @@ def make_network(
 
 
 class Geoopt:
-    """RiemannianSGD of geoopt on the tall matrices that marked weights stand for.
+    """RiemannianSGD of geoopt on the marked weights as tall matrices.
 
-    geoopt knows tall matrices only, so each weight has a point beside it, which is set before a
-    step and copied back after it. The metric is the Euclidean one with its QR retraction: the
-    default solves a system of d equations at each step.
+    geoopt supports only tall matrices, so each weight has a separate point, which is set before a
+    step and copied back after it. The metric is the Euclidean one with its QR retraction, because
+    the default one solves a system of d equations at each step.
     """
 
     def __init__(self, weights: Sequence[Tensor], lr: float, momentum: float) -> None:
@@ -139,7 +139,7 @@ class Geoopt:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move all weights once."""
+        """Step all weights."""
         for p, point in zip(self.weights, self.points, strict=True):
             assert p.grad is not None
             point.copy_(as_matrices(p)[0])
@@ -149,21 +149,21 @@ class Geoopt:
             as_matrices(p)[0].copy_(point)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of geoopt; the points are in the model."""
+        """The state of geoopt's optimiser, without the points, which are in the model."""
         return self.inner.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from a saved state."""
         self.inner.load_state_dict(state)
 
 
 def optimizers_of(
     model: nn.Module, method: Trained, lr: float, scale: float, seed: int
 ) -> list[torch.optim.Optimizer | Geoopt]:
-    """Those of `make_optimizers`, or geoopt's.
+    """The optimisers of `make_optimizers`, or geoopt's.
 
-    The marked weights learn at `scale` times `lr`, those of vanilla too: so a search over both is
-    equally wide for all.
+    The learning rate of the marked weights is `scale` times `lr`, for vanilla SGD too, so that a
+    search over both is equally wide for all methods.
     """
     marked, rest = split_parameters(model)
     weights = [p for _, p in marked]
@@ -182,19 +182,19 @@ def optimizers_of(
 
 
 class Training:
-    """A network in training; what epoch t draws depends on the seed and t only.
+    """The training of a network; the draws of epoch t depend on the seed and t only.
 
     Args:
         split: The images.
-        method: How the hidden weights are moved.
+        method: The method for the hidden weights.
         width: Units of each hidden layer.
-        layers: Those whose weights the method keeps orthogonal.
+        layers: The layers whose weights the method keeps orthogonal.
         lr: Learning rate of the other weights.
-        scale: That of the hidden weights over `lr`.
-        batch: Images in a step.
-        epochs: Length of the whole training.
-        seed: Of weights, order of the images and blocks; the same weights for every method but
-            "default".
+        scale: Learning rate of the hidden weights over `lr`.
+        batch: Images in a batch.
+        epochs: Number of epochs of the whole training.
+        seed: Seed of the weights, the order of the images and the blocks; it gives all methods but
+            "default" the same weights.
     """
 
     def __init__(
@@ -220,20 +220,20 @@ class Training:
         self.rows: list[dict[str, Any]] = []
         self.seconds: list[float] = []
         self.stopped = False
-        """The loss became NaN or infinite; the weights are kept as they were before that."""
+        """Whether the loss became NaN or infinite; the weights are those before that step."""
 
     @property
     def done(self) -> bool:
-        """No epoch is left."""
+        """Whether all epochs are finished."""
         return len(self.rows) == self.epochs
 
     def epoch(self) -> dict[str, Any]:
-        """Go once through the training images, then measure.
+        """Train an epoch, and measure.
 
         Returns:
-            Mean loss and accuracy on the training batches as they came, accuracy on the other
-            images after the epoch, and the largest error of the hidden weights. A training that
-            stopped repeats its last numbers, the loss None.
+            Mean loss and accuracy on the training batches during the epoch, accuracy on the other
+            images after it, and the largest error of the hidden weights. A training that has
+            stopped repeats its last numbers with the loss None.
         """
         began = time.perf_counter()
         number = len(self.rows)
@@ -273,12 +273,12 @@ class Training:
 
     @torch.no_grad()
     def _accuracy(self) -> float:
-        """Per cent of the images set aside."""
+        """The accuracy on the held-out images in per cent."""
         x, y = self.split.measured
         return 100 * int((self.model(x).argmax(-1) == y).sum()) / len(y)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a stopped run needs to go on."""
+        """Everything that a resumed run needs."""
         return {
             "rows": self.rows,
             "seconds": self.seconds,
@@ -288,7 +288,7 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from a saved state."""
         self.rows, self.seconds = state["rows"], state["seconds"]
         self.stopped = state["stopped"]
         self.model.load_state_dict(state["model"])

@@ -28,11 +28,11 @@ class RnnConfig:
     """Copying symbols over a long delay; digits read pixel by pixel."""
 
     delays: tuple[int, ...] = (1000, 2000)
-    """Blanks T between the symbols and their copy; none leaves the task out."""
+    """Numbers T of blanks between the symbols and their copy; without any the task is skipped."""
     iterations: int = 500
-    """Batches of the copying task; every one is new."""
+    """Number of batches of the copying task; every one is new."""
     orders: tuple[Order, ...] = ("sequential", "permuted")
-    """Orders in which pixels are read; none leaves the task out."""
+    """Orders in which pixels are read; without any the task is skipped."""
     epochs: int = 5
     """Passes over the training images."""
     copy_hidden: int = 190
@@ -51,7 +51,7 @@ class RnnConfig:
     search_epochs: int = 1
     """Passes of a search on pixels, over nine tenths of the training images."""
     pool: int = 1
-    """Side of the squares of pixels that are read as one, their mean."""
+    """Side of the squares of pixels that are replaced by their mean."""
     images: int | None = None
     """Number of training images; all when omitted."""
     data: Digits = field(default_factory=default_images)
@@ -65,7 +65,7 @@ class RnnConfig:
 class Rnn(Experiment[RnnConfig]):
     """One cell for each task and method; all methods see the same batches.
 
-    Cells of a search come before, one for each factor on the method's learning rate.
+    The cells of a search come first, one for each factor on the method's learning rate.
     """
 
     name = "rnn"
@@ -88,8 +88,8 @@ class Rnn(Experiment[RnnConfig]):
             data="digits",
             device="cpu",
         ),
-        # The search on pixels is as long as what it is for: the LSTM's best rate of one epoch lost
-        # what it had learnt in the next.
+        # The search on pixels is as long as the training: the LSTM's best rate for one epoch lost
+        # in the next epoch what it had learnt.
         "cpu": RnnConfig(
             delays=(100, 200),
             epochs=3,
@@ -109,7 +109,7 @@ class Rnn(Experiment[RnnConfig]):
     )
 
     def cells(self, config: RnnConfig) -> Sequence[str]:
-        """Task and method; before them, the search."""
+        """The cells of the search, then one for each task and method."""
         _check(config)
         tasks = [*(f"copying-{T}" for T in config.delays), *config.orders]
         finals = [f"{task}-{method}" for task in tasks for method in config.methods]
@@ -117,7 +117,7 @@ class Rnn(Experiment[RnnConfig]):
 
     @one_thread()
     def run_cell(self, config: RnnConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Train; the mean loss, the accuracy and the orthogonality of every round."""
+        """Train, and record the loss, the accuracy and the orthogonality of every round."""
         searching = cell.startswith("search,")
         final, _, factor = cell.removeprefix("search,").partition(",factor=")
         name, _, word = final.rpartition("-")
@@ -157,7 +157,7 @@ class Rnn(Experiment[RnnConfig]):
         }
 
     def summarise(self, config: RnnConfig, cells: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """The curves, what they end with, and when the copying task was solved."""
+        """The curves, their final values, and when the copying task was solved."""
         found = []
         search = [
             {
@@ -198,22 +198,22 @@ class Rnn(Experiment[RnnConfig]):
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """Who copies and after how many batches, how many digits are read, how orthogonal."""
+        """Which methods solve the tasks and when, and how orthogonal their transitions are."""
         return verdict_of(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """One table for each kind of task, and the search."""
+        """A table for each kind of task, and one of the search."""
         return tables_of(results, timing)
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """A panel for each task."""
+        """The figure with a panel for each task."""
         return figures_of(results)
 
 
 def _train(
     learner: Learner, num_steps: int, cell: str, run: Run
 ) -> tuple[list[dict[str, Any]], list[float]]:
-    """All rounds that are left, and the seconds of an iteration in each of these."""
+    """Train the remaining rounds; returns all rounds, and seconds of an iteration for each."""
     rows: list[dict[str, Any]] = []
     times: list[float] = []
     if (state := run.load(cell)) is not None:
@@ -245,11 +245,11 @@ def _search_cells(config: RnnConfig, final: str) -> list[str]:
 
 
 def _chosen(config: RnnConfig, final: str, run: Run) -> float:
-    """The factor that the search found best; the first of equal ones."""
+    """The best factor of the search; the first one if several are equal."""
     best, reached = config.factors[0], -math.inf
     for cell in _search_cells(config, final):
         found = run.result(cell)
-        assert found is not None  # the cells of the search come before
+        assert found is not None  # the cells of the search come first
         value = _value(found)
         if value is not None:
             merit = value if found["baseline"] is None else -value
@@ -259,7 +259,7 @@ def _chosen(config: RnnConfig, final: str, run: Run) -> float:
 
 
 def _value(cell: Mapping[str, Any]) -> float | None:
-    """What a training ended with: loss over the baseline, or accuracy; None if it diverged."""
+    """The final loss over the baseline, or the accuracy; None if a training diverged."""
     last = cell["rows"][-1]
     if last["loss"] is None or cell["baseline"] is None:
         return last["accuracy"]

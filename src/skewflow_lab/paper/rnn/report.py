@@ -1,4 +1,4 @@
-"""What is shown of the long-memory runs."""
+"""Verdict, tables and figure of the long-memory runs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,11 +18,11 @@ SEARCHED = (
     "the best of a search that is equally wide for all: see the table of the search. The others "
     "were set by hand, by trying a handful at small size."
 )
-"""Note in tables and figures on learning rates that a search chose."""
+"""Note in tables and figures if a search chose learning rates."""
 
 
 def verdict_of(results: Mapping[str, Any]) -> str:
-    """Who copies and after how many batches, how many digits are read, how orthogonal."""
+    """Which methods solve the tasks and when, and how orthogonal their transitions are."""
     parts = []
     for task, cells in _by_task(results).items():
         said = ", ".join(_said(cell) for cell in cells)
@@ -38,12 +38,12 @@ def verdict_of(results: Mapping[str, Any]) -> str:
             f"{max(errors):.1e}."
         )
     if missing := sorted({c["method"] for c in results["cells"] if c["missing"]}):
-        parts.append(f"Not installed, so left out: {', '.join(missing)}.")
+        parts.append(f"Not installed, so not run: {', '.join(missing)}.")
     return " ".join(parts)
 
 
 def tables_of(results: Mapping[str, Any], timing: Timing) -> list[Table]:
-    """One table for each kind of task, and the search."""
+    """A table for each kind of task, and one of the search."""
     copying: list[tuple[Value, ...]] = []
     pixels: list[tuple[Value, ...]] = []
     for task, cells in _by_task(results).items():
@@ -93,7 +93,7 @@ def tables_of(results: Mapping[str, Any], timing: Timing) -> list[Table]:
 
 
 def figures_of(results: Mapping[str, Any]) -> list[Figure]:
-    """A panel for each task."""
+    """The figure with a panel for each task."""
 
     def draw(canvas: "Canvas") -> None:
         tasks = _by_task(results)
@@ -140,7 +140,7 @@ def _choice(results: Mapping[str, Any]) -> str:
 
 
 def _images(results: Mapping[str, Any]) -> str:
-    """The images; results that were recorded before there were subsets have all pixels of all."""
+    """The images in words; older results have no subsets and all pixels."""
     text: str = results["data"]
     if (num := results.get("images")) is not None:
         text += f", of which {num:,} are used"
@@ -150,7 +150,7 @@ def _images(results: Mapping[str, Any]) -> str:
 
 
 def _said(cell: Mapping[str, Any]) -> str:
-    """What the verdict says of one method on one task."""
+    """A clause of the verdict on one method and one task."""
     method = cell["method"]
     if cell["diverged"]:
         return f"{method} diverged"

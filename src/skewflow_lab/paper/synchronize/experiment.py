@@ -26,13 +26,13 @@ class SynchronizeConfig:
     """Graphs and accuracies."""
 
     graphs: tuple[str, ...] = tuple(known()["pose_graphs"])
-    """Pose graphs, whose files lie in $SKEWFLOW_DATA/pose_graphs, or sphere-k."""
+    """Pose graphs, whose files are in $SKEWFLOW_DATA/pose_graphs, or sphere-k."""
     tol: float = 1e-5
     """Relative gap between objective and bound."""
     limit: int = 10
-    """Seconds of processor time of each run of GTSAM."""
+    """Limit of processor time of each run of GTSAM, in seconds."""
     most: int = 2000
-    """Poses of the largest graph that GTSAM solves, too."""
+    """Largest number of poses of a graph that GTSAM solves, too."""
     drawn: tuple[str, ...] = ("sphere2500", "torus3D", "manhattan", "intel")
     """Graphs whose poses are drawn before and after."""
 
@@ -67,7 +67,7 @@ class Synchronize(Experiment[SynchronizeConfig]):
 
     @one_thread()
     def run_cell(self, config: SynchronizeConfig, cell: str, run: Run) -> dict[str, Any]:
-        """Solve for poses and for rotations alone; let GTSAM do the same."""
+        """Solve for poses and for rotations only, by us and by GTSAM."""
         graph = load(cell)
         _compile()
         began = time.process_time()
@@ -104,7 +104,7 @@ class Synchronize(Experiment[SynchronizeConfig]):
     def summarise(
         self, config: SynchronizeConfig, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """All cells, by graph."""
+        """The results of all cells, by graph."""
         return {
             "tol": config.tol,
             "limit": config.limit,
@@ -113,15 +113,15 @@ class Synchronize(Experiment[SynchronizeConfig]):
         }
 
     def verdict(self, results: Mapping[str, Any]) -> str:
-        """What is certified, and which printed optima agree."""
+        """The number of certified graphs, and the agreement with printed optima."""
         return verdict_of(results)
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """The graphs, and the clocks."""
+        """The tables of the graphs and of the times."""
         return tables_of(results, timing)
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Some paths before and after, and the gap from check to check."""
+        """The figures of some paths before and after, and of the gaps."""
 
         def paths(canvas: "Canvas") -> None:
             draw_paths(canvas, results)
@@ -148,7 +148,7 @@ def _compile() -> None:
 
 
 def _time_gtsam(run: Run, cell: str, graph: PoseGraph, limit: int) -> None:
-    start = synchronize(graph, max_steps=1)  # its chordal start, one step on
+    start = synchronize(graph, max_steps=1)  # one step from its chordal start
     assert start.translations is not None
     for method in METHODS:
         found = solve(method, graph, start.rotations, start.translations, limit)
@@ -162,7 +162,7 @@ def _time_gtsam(run: Run, cell: str, graph: PoseGraph, limit: int) -> None:
 
 
 def rotation_objective(graph: PoseGraph, R: Array) -> float:
-    """The chordal objective of rotations alone."""
+    """The chordal objective of rotations without positions."""
     i, j = graph.edges.T
     turned = ((R[j] - R[i] @ graph.rotations) ** 2).sum(axis=(1, 2))
     return float(graph.rotation_weights @ turned)

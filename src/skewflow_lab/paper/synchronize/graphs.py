@@ -1,4 +1,4 @@
-"""Pose graphs: files, and small ones that need no file; where the poses are before and after."""
+"""Pose graphs from files, small generated ones, and their objective, rotations and positions."""
 
 import base64
 from typing import Any
@@ -17,17 +17,17 @@ Array = NDArray[np.float64]
 
 
 def load(name: str) -> PoseGraph:
-    """A pose graph by name: one of the files, or "sphere-k", made here, of k rings of k poses."""
+    """A pose graph by name: one of the files, or the generated "sphere-k" of k rings of k poses."""
     kind, _, size = name.partition("-")
     if kind == "sphere" and size.isdigit() and int(size) > 3:
         return _sphere(int(size))
     if kind in ("sphere", "ring") and size:
-        raise RunError(f"{name!r} is no pose graph: use the name of a file, or sphere-8.")
+        raise RunError(f"{name!r} is not a pose graph: use the name of a file, or sphere-8.")
     return read_g2o(graph_file("pose_graphs", name))
 
 
 def _sphere(k: int) -> PoseGraph:
-    """A spiral of k rings on a sphere, each pose measured from the one before and one ring on."""
+    """A spiral of k rings on a sphere, with measurements along it and between its rings."""
     draw = np.random.default_rng(k)
     n = k * k
     turn, height = 2 * np.pi * np.arange(n) / k, np.linspace(-0.9, 0.9, n)
@@ -46,7 +46,7 @@ def _sphere(k: int) -> PoseGraph:
 
 
 def rotations(A: Array) -> Array:
-    """The nearest rotations of matrices that are nearly so."""
+    """The nearest rotations of matrices that are nearly rotations."""
     import torch
 
     return project(torch.from_numpy(A)).numpy()
@@ -58,7 +58,7 @@ def dead_reckoning(graph: PoseGraph) -> Array:
     i, j = graph.edges.T
     m, n, d = len(i), graph.n, graph.d
     number = sp.csr_array((np.arange(1, m + 1), (i, j)), shape=(n, n), dtype=np.int64)
-    # Edges in both directions may occur twice; any one of them will do.
+    # A pair of poses may have several edges, of which any one serves.
     both: dict[tuple[int, int], tuple[int, bool]] = {}
     for e, (a, b) in enumerate(graph.edges.tolist()):
         both.setdefault((a, b), (e, False))
@@ -76,7 +76,7 @@ def dead_reckoning(graph: PoseGraph) -> Array:
 
 
 def objective(graph: PoseGraph, R: Array, t: Array) -> float:
-    """SE-Sync's objective, measurement by measurement: shares no code with the library."""
+    """SE-Sync's objective, summed over measurements, as a check independent of the library."""
     assert graph.translations is not None and graph.translation_weights is not None
     total = 0.0
     for e, (i, j) in enumerate(graph.edges.tolist()):
@@ -88,7 +88,7 @@ def objective(graph: PoseGraph, R: Array, t: Array) -> float:
 
 
 def packed(t: Array) -> dict[str, Any]:
-    """Positions as text: two bytes a coordinate, scaled to the larger side of the box."""
+    """Positions as text, with two bytes a coordinate, scaled to the larger side of their box."""
     low, size = t.min(axis=0), float(np.ptp(t, axis=0).max()) or 1.0
     steps = np.round((t - low) / size * 65535).astype("<u2")
     text = base64.b64encode(steps.tobytes()).decode()
@@ -96,7 +96,7 @@ def packed(t: Array) -> dict[str, Any]:
 
 
 def unpacked(record: dict[str, Any]) -> Array:
-    """What `packed` stored."""
+    """The positions that `packed` stored."""
     low = np.array(record["low"])
     steps = np.frombuffer(base64.b64decode(record["steps"]), "<u2").reshape(-1, len(low))
     return low + steps / 65535 * record["size"]

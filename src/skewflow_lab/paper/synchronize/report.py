@@ -1,4 +1,4 @@
-"""What is shown of the poses."""
+"""Verdict, tables and figures of the poses."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def verdict_of(results: Mapping[str, Any]) -> str:
-    """What is certified, and which printed optima agree."""
+    """The number of certified graphs, and the agreement with printed optima."""
     graphs = results["graphs"]
     proven = [name for name, g in graphs.items() if g["certified"]]
     parts = [
@@ -41,12 +41,12 @@ def verdict_of(results: Mapping[str, Any]) -> str:
 
 
 def agrees(graph: Mapping[str, Any]) -> bool:
-    """The objective rounds to the printed optimum of four digits."""
+    """Whether the objective rounds to the printed optimum of four digits."""
     return f"{graph['value']:.3e}" == f"{float(graph['optimum']):.3e}"
 
 
 def tables_of(results: Mapping[str, Any], timing: Timing) -> list[Table]:
-    """The graphs, and the clocks."""
+    """The tables of the graphs and of the times."""
     graphs = results["graphs"]
     rows: list[tuple[Value, ...]] = [
         (
@@ -84,8 +84,8 @@ def tables_of(results: Mapping[str, Any], timing: Timing) -> list[Table]:
             "seconds",
             "Seconds of processor time. Ours begin at the measurements and include the "
             "certificate; GTSAM's begin when its graph is built. Its Levenberg-Marquardt starts at "
-            "our chordal start, one step on, and has no certificate. Shonan averages rotations "
-            "alone, and stands beside ours on the same problem. `over ours` is the chordal "
+            "the first step from our chordal start, and has no certificate. Shonan averages only "
+            "rotations, and is compared with ours on that problem. `over ours` is the chordal "
             "objective of its result over ours, minus one. A dash: it failed, it took more than "
             f"{results['limit']:g} s, or the graph has more than {results['most']:,} poses.",
             (
@@ -102,7 +102,7 @@ def _over(theirs: float | None, ours: float) -> float | None:
 
 
 def draw_paths(canvas: "Canvas", results: Mapping[str, Any]) -> None:
-    """Before above, after below."""
+    """Draw the paths before synchronisation above those after it."""
     drawn = {name: g for name, g in results["graphs"].items() if "before" in g}
     for column, (name, g) in enumerate(drawn.items()):
         for row, key in enumerate(("before", "after")):
@@ -117,7 +117,7 @@ def draw_paths(canvas: "Canvas", results: Mapping[str, Any]) -> None:
 
 
 def draw_gaps(canvas: "Canvas", results: Mapping[str, Any]) -> None:
-    """The gap against the number of the check."""
+    """Draw the gap against the number of the check."""
     axis = canvas.subplots()
     for name, g in results["graphs"].items():
         gaps = [(k, (v - b) / g["value"]) for k, (v, b) in enumerate(g["history"]) if v > b]

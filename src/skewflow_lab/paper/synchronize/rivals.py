@@ -1,4 +1,4 @@
-"""GTSAM on the same graphs, in a process of its own with a limit of processor time."""
+"""GTSAM on the same graphs, in a separate process with a limit of processor time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # the other process does without torch
+if TYPE_CHECKING:  # the other process does not import torch
     from skewflow.problems import PoseGraph
 
 Array = NDArray[np.float64]
@@ -22,20 +22,20 @@ METHODS = ("levenberg-marquardt", "shonan")
 
 
 def has_gtsam() -> bool:
-    """It is installed."""
+    """Whether GTSAM is installed."""
     return find_spec("gtsam") is not None
 
 
 def solve(method: str, graph: PoseGraph, R: Array, t: Array, limit: int) -> dict[str, Any] | None:
-    """Seconds, and the rotations and positions found from this start; None where it fails.
+    """The seconds, rotations and positions of a run from this start; None if it fails.
 
     Args:
-        method: Of `METHODS`. Levenberg-Marquardt minimises squared angles and distances with the
-            weights of the chordal objective to second order; Shonan averages rotations only.
+        method: A key of `METHODS`. Levenberg-Marquardt minimises squared angles and distances with
+            the weights of the chordal objective to second order; Shonan averages rotations only.
         graph: The measurements.
-        R: Rotations to start at.
-        t: Positions to start at.
-        limit: Seconds of processor time.
+        R: Initial rotations.
+        t: Initial positions.
+        limit: Limit of processor time in seconds.
     """
     assert graph.translations is not None and graph.translation_weights is not None
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def solve(method: str, graph: PoseGraph, R: Array, t: Array, limit: int) -> dict
 
 
 def main() -> None:
-    """Solve in the present process."""
+    """Solve in this process."""
     import resource
 
     method, asked, found = sys.argv[1:]
@@ -109,7 +109,7 @@ def _shonan(given: dict[str, Array]) -> tuple[float, Array, Array]:
     measured = []
     for (i, j), Q, kappa in rows:
         noise = gtsam.noiseModel.Isotropic.Precision(3, kappa)
-        if d == 2:  # it takes poses in the plane only, and reads their rotations
+        if d == 2:  # in the plane it takes poses, and reads their rotations
             turn = gtsam.Pose2(0.0, 0.0, np.arctan2(Q[1, 0], Q[0, 0]))
             measured.append(gtsam.BetweenFactorPose2(int(i), int(j), turn, noise))
         else:

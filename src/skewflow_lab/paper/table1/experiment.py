@@ -58,7 +58,7 @@ stochastic ones upper bounds. Its ES columns are of matchings drawn with h = |x|
 others of uniform ones (Sec. 6.2)."""
 
 DENSE = "exact, FlowSGD"
-"""The exact step as the optimiser takes it; it is timed only."""
+"""The exact step of the optimiser, which is timed, but not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Table1Config:
     settings: tuple[Setting, ...] = get_args(Setting)
     """The sizes of the paper's experiments."""
     angle: float = 0.1
-    """Spectral norm of eta Omega; it decides how often an exponential is squared."""
+    """Spectral norm of eta Omega, which determines how often an exponential is squared."""
     rounds: int = 7
     """Interleaved rounds of the timing."""
     seed: int = 0
@@ -95,7 +95,7 @@ class Table1(Experiment[Table1Config]):
 
     @one_thread()
     def run_cell(self, config: Table1Config, cell: str, run: Run) -> dict[str, Any]:
-        """Count each method on each shape once, and time it."""
+        """Count the operations of each method on each shape, and time them."""
         rows: dict[str, dict[str, int]] = {}
         times: dict[str, list[float]] = {}
         for n, (d, k, count) in enumerate(SETTINGS[cell]):
@@ -122,7 +122,7 @@ class Table1(Experiment[Table1Config]):
     def summarise(
         self, config: Table1Config, cells: Mapping[str, dict[str, Any]]
     ) -> dict[str, Any]:
-        """Operations by setting and method."""
+        """The operations by setting and method."""
         return {"angle": config.angle, "counts": {n: c["methods"] for n, c in cells.items()}}
 
     def verdict(self, results: Mapping[str, Any]) -> str:
@@ -153,7 +153,7 @@ class Table1(Experiment[Table1Config]):
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """Totals beside the paper's, where they go, and milliseconds."""
+        """The tables of totals beside the paper's, of their parts, and of milliseconds."""
         counts = results["counts"]
         columns = ["method"]
         for setting in counts:
@@ -213,7 +213,7 @@ class Table1(Experiment[Table1Config]):
         return [totals, parts, clock, relative]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Ours filled, the paper's hollow."""
+        """The figure of our counts, filled, and the paper's bounds, hollow."""
 
         def draw(canvas: "Canvas") -> None:
             axis = canvas.subplots()

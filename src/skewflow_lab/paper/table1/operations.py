@@ -71,8 +71,8 @@ def _stochastic(
 def _weighted_entries(X: Tensor, G: Tensor, generator: torch.Generator) -> int:
     """Operations on entries of a draw with h = |x|, the mean of some draws.
 
-    They are drawn by compiled code, which the counter does not see: it counts an entry, and
-    `EdgeWeights` how many were read. Each is added to a sum; those of the matching are scaled.
+    Compiled code draws them, which the counter does not see. So the counter counts one entry, and
+    `EdgeWeights` the number of entries. Each is added to a sum; those of the matching are scaled.
     """
     W = EdgeWeights(X, G)
     entry = flops(lambda: W.entries(torch.tensor([[0, 1]])))

@@ -10,10 +10,10 @@ from numba import njit
 from skewflow.kernels._runtime.numba_loops import fast
 
 LARGEST_DEGREE = 7
-"""Up to this degree the series is applied to the point term by term."""
+"""Largest degree at which the series is applied to the point term by term."""
 
 TRUNCATION = 1e-21
-"""Largest truncation error of a step: over five million steps it stays below one rounding."""
+"""Largest truncation error of a step; over five million steps the sum is below one rounding."""
 
 _INVERSE_FACTORIALS = np.array([1 / math.factorial(n) for n in range(17)])
 
@@ -63,9 +63,9 @@ def apply_exponential(A, Y, work):
 
 @njit
 def apply_taylor(A, Y, terms, work):
-    """Y becomes (sum of A^n / n! for n <= terms) Y: the series as it stands, without scaling.
+    """Y becomes (sum of A^n / n! for n <= terms) Y: the plain series, without scaling.
 
-    Terms after one below `TRUNCATION` are left out; large ones, infinities and NaN are all summed.
+    Terms after one below `TRUNCATION` are omitted; large ones, infinities and NaN are all summed.
 
     Args:
         A: Skew matrix (d, d).

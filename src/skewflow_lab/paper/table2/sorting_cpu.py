@@ -19,7 +19,7 @@ from .exponential_cpu import apply_exponential, apply_taylor, multiply
 
 @Loops
 def run_matchings(Y, q, n, angle, matchings, members):
-    """Turn the pairs of one matching a step, in place.
+    """Take steps that turn the pairs of a matching, in place.
 
     Args:
         Y: Points (b, d, d), transposed.
@@ -27,7 +27,7 @@ def run_matchings(Y, q, n, angle, matchings, members):
         n: Diagonal of N (d).
         angle: Step size times the weight of a matching.
         matchings: The family (r, m, 2).
-        members: Which matching each step plays (num_steps, b).
+        members: Number of the matching of each step (num_steps, b).
     """
     for b in prange(Y.shape[0]):
         X, values = Y[b], q[b]
@@ -40,7 +40,7 @@ def run_matchings(Y, q, n, angle, matchings, members):
 
 @Loops
 def run_exponential(Y, q, n, eta, num_steps):
-    """Steps with the exponential of the whole generator, in place; arguments as above."""
+    """Take steps with the exponential of the whole generator, in place; arguments as above."""
     for b in prange(Y.shape[0]):
         A, work = np.empty(Y.shape[1:]), np.empty((5, *Y.shape[1:]))
         for _ in range(num_steps):
@@ -50,10 +50,10 @@ def run_exponential(Y, q, n, eta, num_steps):
 
 @Loops
 def run_taylor(Y, q, n, eta, first_step, num_steps, terms, diverged_at):
-    """Steps with a truncated series, in place, until a point is no longer finite.
+    """Take steps with a truncated series, in place, until a point is no longer finite.
 
-    `diverged_at` (b) receives the number of the step that left the floating-point numbers; a point
-    that has one already, i.e. one that is not negative, is left alone.
+    `diverged_at` (b) receives the number of the step after which a point is not finite. A point
+    whose number is not negative has diverged earlier and does not change.
     """
     for b in prange(Y.shape[0]):
         A, work = np.empty(Y.shape[1:]), np.empty((5, *Y.shape[1:]))

@@ -26,7 +26,7 @@ class SortingScores:
     Args:
         epsilon: $\|XX^\top - I\|_F$; NaN where the run diverged.
         inv: `sortedness`; 0 where the run diverged, as in the paper.
-        diverged: The point is no longer finite.
+        diverged: Whether the point is no longer finite.
 
     Example:
         >>> SortingScores(torch.zeros(1), torch.ones(1), torch.tensor([False])).inv
@@ -41,17 +41,18 @@ class SortingScores:
 class SortingRun:
     r"""The flow of `sorting_field` from several starts, all steps of all sequences in one loop.
 
-    The same as `integrate` with that field, in float64 on the CPU, without Python in the loop:
+    A run gives the same as `integrate` with that field, in float64 on the CPU, without Python in
+    the loop:
 
-    - "matchings": ``sampler=RoundRobin(replacement=True)``. One of the d - 1 matchings of the
-      circle method, drawn uniformly, a step (the paper's stochastic integrator). It draws the same
-      matchings as `integrate` from the same generator.
-    - "exp": no sampler, the exponential of the whole generator to rounding.
-    - "taylor": a series of `terms` terms instead, as it stands. It stops where a point overflows,
-      as the paper's exact integrator does.
+    - "matchings" corresponds to ``sampler=RoundRobin(replacement=True)``: each step draws one of
+      the d - 1 matchings of the circle method uniformly (the paper's stochastic integrator). It
+      draws the same matchings as `integrate` from the same generator.
+    - "exp" takes no sampler, and the exponential of the whole generator to rounding.
+    - "taylor" takes a plain series of `terms` terms instead. It stops where a point overflows, as
+      the paper's exact integrator does.
 
-    A run is advanced in chunks of any length: the result does not depend on them, to the bit, nor
-    on saving and loading the state in between.
+    A run advances in chunks of any length. The bits of the result depend neither on these lengths
+    nor on saving and loading the state in between.
 
     Args:
         q: Sequences to sort (b, d).
@@ -59,7 +60,7 @@ class SortingRun:
         eta: Step size.
         method: "matchings", "exp" or "taylor".
         terms: Highest power of the series; for "taylor" only.
-        generator: Randomness of the matchings, on the CPU; for "matchings" only.
+        generator: Source of randomness of the matchings, on the CPU; for "matchings" only.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
@@ -111,7 +112,7 @@ class SortingRun:
 
     @property
     def points(self) -> Float[Tensor, "b d d"]:
-        """The points now, a copy."""
+        """A copy of the current points."""
         return torch.from_numpy(self._Y).mT.contiguous().clone()
 
     def advance(self, num_steps: int) -> None:
@@ -153,7 +154,7 @@ class SortingRun:
             cpu.run_matchings(work, self._Y, self._q, self._n, angle, matchings, members)
 
     def scores(self) -> SortingScores:
-        """How orthogonal the points are and how far they sort; needs scipy."""
+        """The orthogonality and sortedness of the points; needs scipy."""
         X = self.points
         diverged = ~torch.isfinite(X).all(-1).all(-1)
         epsilon = torch.full((len(X),), torch.nan, dtype=torch.float64)
@@ -165,7 +166,7 @@ class SortingRun:
         return SortingScores(epsilon, inv, diverged)
 
     def state_dict(self) -> dict[str, Any]:
-        """The points, the step, where a series diverged (-1: nowhere) and the generator."""
+        """The points, the step, the step where each series diverged (or -1), and the generator."""
         return {
             "X": self.points,
             "step": self.step,
@@ -174,7 +175,7 @@ class SortingRun:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the run must be made with the same arguments."""
+        """Continue from a saved state; the run must be made with the same arguments."""
         keys = {"X", "step", "diverged_at", "generator"}
         if not isinstance(state, dict) or set(state) != keys:
             raise ValueError(

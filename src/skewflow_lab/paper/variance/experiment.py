@@ -1,7 +1,7 @@
-"""What each sampler's estimate costs and how noisy it is, on synthetic and real gradients."""
+"""Cost and noise of each sampler's estimate, on synthetic and real gradients."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from skewflow.samplers import (
-    HeavyMatchings,
-    HRegular,
-    Importance,
-    Optimal,
-    RoundRobin,
     Sampler,
     Sparsified,
-    Uniform,
 )
-from skewflow.tournaments import EdgeWeights, heavy_matchings, round_robin
+from skewflow.tournaments import EdgeWeights, heavy_matchings
 from skewflow.tournaments.theory import (
     exact_variance,
     family_optimal_variance,
-    h_regular_inclusion_dense,
-    horvitz_thompson_variance,
-    uniform_variance,
 )
 
 from ...data import SOURCES, Digits, default_images
@@ -32,71 +23,26 @@ from ...runs.experiment import Experiment, Figure, Table, Timing, Value
 from ...runs.run import Run
 from ...runs.seeds import spawn
 from ...runs.threads import one_thread
+from .cases import CASES, KEPT, Case
 from .gradients import REAL, REGRESSION_ROWS, Gradient, make_gradient
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-Formula = Callable[[EdgeWeights, int], float]
-KEPT = "heavy matchings, a step old"
 LARGEST_LAW = 8
-"""Rows up to which the law is enumerated."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A sampler for a block size, and the formula of its variance where there is one."""
-
-    make: Callable[[int, int], Sampler]
-    """Computes the variance from d and s."""
-    variance: Formula | None = None
-    matchings_only: bool = False
-
-
-def _inclusion(h: Any) -> Formula:
-    return lambda W, s: horvitz_thompson_variance(W, h_regular_inclusion_dense(W, s, h))
-
-
-CASES: dict[str, Case] = {
-    "uniform": Case(lambda d, s: Uniform(s), uniform_variance),
-    "abs": Case(lambda d, s: HRegular(s, "abs")),
-    "square": Case(lambda d, s: HRegular(s, "square"), uniform_variance),
-    "abs HT": Case(lambda d, s: HRegular(s, "abs", horvitz_thompson=True), _inclusion("abs")),
-    "square HT": Case(
-        lambda d, s: HRegular(s, "square", horvitz_thompson=True), _inclusion("square")
-    ),
-    "optimal": Case(lambda d, s: Optimal(s)),
-    "round robin": Case(
-        lambda d, s: RoundRobin(), lambda W, s: (len(round_robin(W.d)) - 1) * W.squared_norm(), True
-    ),
-    "round robin, optimal": Case(
-        lambda d, s: Importance(round_robin(d)),
-        lambda W, s: family_optimal_variance(W, round_robin(W.d)),
-        True,
-    ),
-    "heavy matchings": Case(
-        lambda d, s: HeavyMatchings(refresh=1),
-        lambda W, s: family_optimal_variance(W, heavy_matchings(W)),
-        True,
-    ),
-    KEPT: Case(lambda d, s: HeavyMatchings(refresh=10**6), None, True),
-    "sparsified, d edges": Case(lambda d, s: Sparsified(d), None, True),
-}
-"""The samplers; HT is Horvitz-Thompson weights. "square" has the uniform variance (Lemma 9.5).
-Heavy matchings are built from the very Omega they are used on, and, under KEPT, from that of the
-training step before, which only real gradients have."""
+"""Largest number of rows at which the law is enumerated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VarianceConfig:
-    """Second moments of the estimates, and what a draw costs."""
+    """Second moments of the estimates, and costs of draws."""
 
     sizes: tuple[int, ...] = (8, 64, 512)
     """Rows d of the synthetic matrices and of the network's layer."""
     block_sizes: tuple[int, ...] = (2, 16)
     """Block sizes s, used where s < d."""
     draws: int = 1000
-    """Draws of a Monte Carlo estimate."""
+    """Number of draws of a Monte Carlo estimate."""
     train_steps: int = 200
     """Training steps before a real gradient is taken."""
     timed_draws: int = 20
@@ -129,7 +75,7 @@ class Variance(Experiment[VarianceConfig]):
     }
 
     def cells(self, config: VarianceConfig) -> Sequence[str]:
-        """Kind of matrix, rows, block size and seed."""
+        """A name for each kind of matrix, number of rows, block size and seed."""
         kinds = [(k, d) for k in ("gaussian", "heavy", "lowrank", "mlp") for d in config.sizes]
         kinds.append(("regression", REGRESSION_ROWS[config.data]))
         return [
@@ -142,7 +88,7 @@ class Variance(Experiment[VarianceConfig]):
 
     @one_thread()
     def run_cell(self, config: VarianceConfig, cell: str, run: Run) -> dict[str, Any]:
-        """The second moment of each sampler's estimate over the squared norm of Omega."""
+        """Compute the second moment of each sampler's estimate over the squared norm of Omega."""
         kind, *numbers = cell.split("-")
         d, s, seed = map(int, numbers)
         gradient = make_gradient(kind, d, seed, data=config.data, steps=config.train_steps)
@@ -202,13 +148,13 @@ class Variance(Experiment[VarianceConfig]):
         kept = [g["rows"][KEPT] for g in results["groups"] if KEPT in g["rows"]]
         least, largest = min(r["least"] for r in kept), max(r["largest"] for r in kept)
         return (
-            "What nonuniform matchings take off the uniform second moment: "
+            "Reduction of the uniform second moment by nonuniform matchings: "
             f"{'; '.join(parts)}. Heavy matchings of the training step before have {least:.2f} to "
             f"{largest:.2f} times the uniform moment. Real gradients are from {results['data']}."
         )
 
     def tables(self, results: Mapping[str, Any], timing: Timing) -> list[Table]:
-        """Second moments, their range, milliseconds, and what a sampler is worth for its time."""
+        """The tables of second moments, of their range, of milliseconds, and of worth per time."""
         moments: list[tuple[Value, ...]] = []
         ranges: list[tuple[Value, ...]] = []
         costs: list[tuple[Value, ...]] = []
@@ -248,8 +194,8 @@ class Variance(Experiment[VarianceConfig]):
             Table(
                 "milliseconds",
                 "Milliseconds for a fresh gradient: the draw, what it reads of Omega, and the "
-                "blocks. Heavy matchings are built anew for each gradient, except those of a step "
-                "before, whose building is not counted.",
+                "blocks. Heavy matchings are built for each gradient, except those of the previous "
+                "step, whose construction is not counted.",
                 columns,
                 tuple(costs),
             ),
@@ -264,7 +210,7 @@ class Variance(Experiment[VarianceConfig]):
         ]
 
     def figures(self, results: Mapping[str, Any]) -> list[Figure]:
-        """Second moments relative to uniform at s = 2, the largest d of each kind."""
+        """The figure of second moments relative to uniform at s = 2, for the largest d."""
 
         def draw(canvas: "Canvas") -> None:
             axis = canvas.subplots()
@@ -298,7 +244,7 @@ class Variance(Experiment[VarianceConfig]):
 def _second_moment(
     case: Case, W: EdgeWeights, s: int, draws: int, generator: torch.Generator
 ) -> dict[str, Any]:
-    """The ratio, its standard error, and how it was found."""
+    """The ratio, its standard error, and the way of its computation."""
     norm = W.squared_norm()
     if case.variance is not None:
         return {"ratio": 1 + case.variance(W, s) / norm, "error": 0.0, "how": "formula"}
@@ -316,7 +262,7 @@ def _second_moment(
 
 
 def _kept(gradient: Gradient) -> dict[str, Any]:
-    """The second moment on heavy matchings of the step before."""
+    """The second moment with the heavy matchings of the previous step."""
     W = EdgeWeights(gradient.X, gradient.G)
     old = heavy_matchings(EdgeWeights(gradient.X_before, gradient.G_before))
     ratio = 1 + family_optimal_variance(W, old) / W.squared_norm()
@@ -324,7 +270,7 @@ def _kept(gradient: Gradient) -> dict[str, Any]:
 
 
 def _milliseconds(sampler: Sampler, gradient: Gradient, draws: int) -> float:
-    """Median milliseconds of a draw for a gradient that was not seen before; a second at most."""
+    """Median milliseconds of a draw for a new gradient, measured for at most a second."""
     generator = spawn(0, "timing")
     times: list[float] = []
     while len(times) < draws + 1 and (len(times) < 3 or sum(times) < 1e3):

@@ -19,7 +19,7 @@ REGRESSION_ROWS = {"mnist": 196, "digits": 64}
 
 @dataclass(frozen=True)
 class Gradient:
-    """A gradient G at X, and that of the training step before; a synthetic one is its own."""
+    """A gradient G at X, and that of the previous training step, if it is from a training."""
 
     X: Float[Tensor, "d k"]
     G: Float[Tensor, "d k"]
@@ -33,7 +33,7 @@ def make_gradient(kind: str, d: int, seed: int, *, data: str, steps: int) -> Gra
     Args:
         kind: "gaussian", "heavy" (Student's t with 1.5 degrees of freedom), "lowrank" (rank 2), or
             the real ones: "mlp", "regression".
-        d: Rows.
+        d: Number of rows.
         seed: Seed of the matrix or of the training.
         data: Images of a real gradient.
         steps: Training steps before it.
@@ -56,14 +56,14 @@ def _normal(d: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
 
 
 def _student(d: int, freedom: float, generator: torch.Generator) -> Float[Tensor, "d d"]:
-    """Student's t by Bailey's polar form."""
+    """Entries with Student's t distribution, by Bailey's polar form."""
     u, v = torch.rand(2, d, d, generator=generator, dtype=torch.float64).clamp_min(1e-12)
     radius = (freedom * (u ** (-2 / freedom) - 1)).sqrt()
     return radius * torch.cos(2 * torch.pi * v)
 
 
 def _real(kind: str, d: int, seed: int, images: Images, steps: int) -> Gradient:
-    """The last two gradients of a training run, each on its own batch."""
+    """The last two gradients of a training run, each on another batch."""
     model: nn.Module
     if kind == "regression":
         images = _pooled(images)

@@ -281,5 +281,5 @@ def test_wrong_options_are_refused_before_anything_is_written(bench, tmp_path, o
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_refused(bench):
-    with pytest.raises(RunError, match="--device must be there: got cuda"):
+    with pytest.raises(RunError, match="--device must exist: got cuda"):
         bench(device="cuda")

@@ -67,7 +67,7 @@ def test_the_target_is_the_best_final_gap_of_the_rivals():
     assert "not reached with 2.4 x the rival's steps" in rows["s=2"]["note"]
     assert rows["auto"]["ms"] == pytest.approx(100.0)
     assert verdict({"problems": [p]}).startswith(
-        '"auto" comes to the gap of the best rival in at most its time on 0 of 1 problems, in at '
+        '"auto" reaches the gap of the best rival in at most its time on 0 of 1 problems, in at '
         "most half of it on 0; it loses on test (1.6 times)"
     )
 

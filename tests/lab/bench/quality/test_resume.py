@@ -134,7 +134,7 @@ def test_a_final_is_not_older_than_its_searches(folder):
 def test_results_without_the_configuration_they_were_made_with_are_refused(folder):
     (folder / "config.json").unlink()
     for resume in (False, True):
-        refused(folder, "config.json must be there, since .*cells holds results", resume=resume)
+        refused(folder, "config.json must exist, since .*cells holds results", resume=resume)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_another_configuration_is_refused(folder, monkeypatch, options, message)
 @pytest.mark.parametrize("name", ["device", "threads"])
 def test_seconds_of_another_machine_are_refused(folder, name):
     edit(folder / "environment.json", lambda starts: starts[0].update({name: "another"}))
-    refused(folder, rf"this one differs in {name} \('another' there, .*Go on on such a machine")
+    refused(folder, rf"this one differs in {name} \('another' there, .*Continue on that machine")
 
 
 def test_a_gpu_of_another_name_is_another_machine_and_other_threads_beside_it_are_not():

@@ -250,7 +250,7 @@ def test_a_file_in_the_folders_place_is_refused_before_the_run(tmp_path, monkeyp
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_a_device_that_is_not_there_is_refused(bench):
     with pytest.raises(
-        RunError, match="--device must be there: got cuda, .* no GPU. Use --device cpu"
+        RunError, match="--device must exist: got cuda, .* no GPU. Use --device cpu"
     ):
         bench(device="cuda")
 
