@@ -1,4 +1,4 @@
-"""Parameters that other code has put in the place of those of an optimiser.
+"""Parameters by which other code has replaced those of an optimiser.
 
 Trainers that shard a model after its optimiser was made, such as Accelerate with FSDP2, write the
 sharded parameters into `param_groups`.
@@ -20,10 +20,10 @@ from .weight import Weight, check_kind, weight_of
 def admitted_again(
     weights: Mapping[Tensor, Weight], groups: Sequence[dict[str, Any]]
 ) -> dict[Tensor, Weight]:
-    """The weights with those of the new parameters, in their order; empty if none is new.
+    """The weights after a replacement of parameters, in the same order; empty if none is new.
 
-    A new parameter has the place and the shape of the old one, and is checked like a first one.
-    Sharded ones are checked by all processes together.
+    A new parameter has the position and the shape of the old one, and is checked as in a new
+    optimiser. All processes check sharded parameters together.
 
     Args:
         weights: The weights of the optimiser, in the order of its groups.
@@ -54,7 +54,7 @@ def move_states(
     old: Mapping[Tensor, Weight],
     new: Mapping[Tensor, Weight],
 ) -> None:
-    """Give new parameters the states of the old ones; momentum is placed as its weight is."""
+    """Give new parameters the states of the old ones; momentum gets the placement of its weight."""
     for before, (p, weight) in zip(old, new.items(), strict=True):
         if p is not before:
             states[p] = {
