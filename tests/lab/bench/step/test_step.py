@@ -98,7 +98,7 @@ def test_save_appends_one_row_for_each_measurement(bench, checkout):
 
 def test_save_outside_of_a_checkout_is_refused_before_the_run(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "ROOT", tmp_path / "site-packages")
-    with pytest.raises(RunError, match="in no checkout.*pip install -e"):
+    with pytest.raises(RunError, match="not in a checkout.*pip install -e"):
         bench(save=True)
     assert not (tmp_path / "step.json").exists()
 
