@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..bench.learning_rate.experiment import LearningRate
 from ..bench.quality.experiment import Quality
 from ..paper import EXPERIMENTS
 from ..runs.experiment import Experiment, Timing
@@ -37,7 +38,7 @@ class FinishedRun:
 
 def known_experiments() -> dict[str, Experiment[Any]]:
     """The experiments, and the benchmarks that are run as one, in the order of the page."""
-    return {**EXPERIMENTS, Quality.name: Quality()}
+    return {**EXPERIMENTS, LearningRate.name: LearningRate(), Quality.name: Quality()}
 
 
 def read_run(folder: Path) -> FinishedRun:

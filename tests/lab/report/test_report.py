@@ -11,12 +11,15 @@ from rich.console import Console
 
 from lab.runs.walk import Walk, WalkConfig
 from skewflow_lab.paper import EXPERIMENTS
+from skewflow_lab.report.finished import read_run
 from skewflow_lab.report.page import build, report
 from skewflow_lab.runs.assets import to_svg
 from skewflow_lab.runs.code import fingerprints, to_text
 from skewflow_lab.runs.experiment import Figure
 from skewflow_lab.runs.files import RunError
 from skewflow_lab.runs.reproduce import execute
+
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.fixture
@@ -138,6 +141,11 @@ def test_a_run_of_an_unknown_experiment_is_an_error(runs, monkeypatch):
         build(runs)
 
 
+def test_every_recorded_run_is_known_to_the_report():
+    folders = [path.parent for path in RESULTS.rglob("summary.json")]
+    assert {read_run(folder).folder for folder in folders} == set(folders) != set()
+
+
 @pytest.fixture
 def browser():
     """Chromium: Playwright's own, or the one that is installed, or a reason to skip."""
@@ -150,9 +158,6 @@ def browser():
             pytest.skip(f"no browser here, see `make test-browser`: {error.message[:80]}")
         yield browser
         browser.close()
-
-
-RESULTS = Path(__file__).parents[3] / "results"
 
 
 @pytest.mark.parametrize("name", ["table1", "rnn"])
