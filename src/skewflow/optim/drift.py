@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..kernels._runtime.torch_threads import few_threads
 from ..kernels.generator import forms_omega
 from ..kernels.polish import polish_, residuals
 from .weight import Weight
@@ -75,8 +76,9 @@ class Drift:
         """Check weights of one shape, and wait for the result."""
         Xs = [member.weight.matrices(member.state)[0] for member in members]
         streams = [member.weight.stream for member in members]
-        drifts = residuals(Xs, seed, streams, self.checks).tolist()
-        _polish(members, Xs, drifts, tolerance)
+        with few_threads(sum(X.numel() for X in Xs)):
+            drifts = residuals(Xs, seed, streams, self.checks).tolist()
+            _polish(members, Xs, drifts, tolerance)
 
     def settle(self) -> None:
         """Write pending results into the states."""

@@ -1,6 +1,5 @@
 """A warning, once for each weight, where blocks of the unbiased law turn a plane too far."""
 
-import os
 from collections.abc import Iterable
 from warnings import warn
 
@@ -9,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .._typing import MatrixBlocks
+from ..kernels._runtime.torch_threads import few_threads
 from ..kernels.rotate_blocks.reference import divide_blocks
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.turn_by_angle.reference import drawn_partition
@@ -28,25 +28,8 @@ SELDOM = 256
 """Most steps between two checks; at the beginning steps 1, 2, 4, 8, ... are checked."""
 
 
-class _Process:
-    """Whether this process was forked from another."""
-
-    forked = False
-
-    @classmethod
-    def after_fork(cls) -> None:
-        cls.forked = True
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_Process.after_fork)
-
-
 class LargeAngles:
-    """Checks the angles of a step on the device of the weight, and waits for the result.
-
-    A forked child does not check: torch's parallel operations hang there.
-    """
+    """Checks the angles of a step on the device of the weight, and waits for the result."""
 
     def __init__(self) -> None:
         self._told: set[int] = set()
@@ -54,8 +37,6 @@ class LargeAngles:
 
     def check(self, work: Iterable[tuple[Executor, Context]]) -> None:
         """Warn of weights that the prepared step will turn too far."""
-        if _Process.forked:
-            return
         for outer, given in work:
             whole = outer.whole if isinstance(outer, Gathered) else None
             executor, context = (outer, given) if whole is None else whole
@@ -63,7 +44,8 @@ class LargeAngles:
                 unbiased = context.update.angle is None and isinstance(member.choice.size, int)
                 left_out = member in executor.left_out
                 if unbiased and member.weight.stream not in self._told and not left_out:
-                    self._compare(executor, member, context)
+                    with few_threads(member.weight.p.numel()):
+                        self._compare(executor, member, context)
 
     def _compare(self, executor: Executor, member: Member, context: Context) -> None:
         lr = context.update.lr_of_draw

@@ -18,9 +18,7 @@ from numba import njit
 from numba.core import event
 from torch import Tensor
 
-GRAIN = 1 << 17
-"""Entries of a matrix per thread. On two idle cores a second thread pays from 2^18 entries on; on
-busy cores threads wait for each other a hundred times longer than a small matrix takes."""
+from .torch_threads import GRAIN, Process
 
 PATIENCE = 2.0
 """Seconds of compilation after which a message appears on stderr."""
@@ -72,9 +70,12 @@ class Loops:
         self._parallel = kept(twin, parallel=PRANGE_ONLY)
 
     def __call__(self, work: int, *args: Any) -> Any:
-        """Run on one thread per `GRAIN` entries of `work`, and on at most as many as torch uses."""
+        """Run on one thread per `GRAIN` entries of `work`, and on at most as many as torch uses.
+
+        A forked process has one: it would wait for the threads of its parent, torch's among them.
+        """
         threads = min(work // GRAIN, torch.get_num_threads(), _MOST_THREADS)
-        if threads < 2 or _pool.broken or not _pool.lock.acquire(blocking=False):
+        if threads < 2 or Process.forked or not _pool.lock.acquire(blocking=False):
             return self._serial(*args)
         try:
             before = _pool.threads()
@@ -113,7 +114,7 @@ class _Pool:
     """numba's threads, used by one caller at a time: some of numba's layers abort otherwise."""
 
     def __init__(self) -> None:
-        self.lock, self.started, self.broken = Lock(), False, False
+        self.lock, self.started = Lock(), False
 
     def threads(self) -> int:
         """The number of threads that numba uses for the caller's functions; this starts them."""
@@ -126,8 +127,8 @@ class _Pool:
         return int(numba.get_num_threads())
 
     def after_fork(self) -> None:
-        """Run a forked child on one thread if its parent had started threads."""
-        self.lock, self.broken = Lock(), self.started
+        """Forget the lock of the parent, which may have held it."""
+        self.lock = Lock()
 
 
 _pool = _Pool()
