@@ -13,7 +13,7 @@ from skewflow.errors import SkewflowError
 from skewflow.geometry import orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim import AngleSGD, FlowAdam, FlowSGD
 
 LARGEST_ERROR = {torch.float64: 1e-12, torch.float32: 1e-5}
 HALVES = (torch.bfloat16, torch.float16)
@@ -34,22 +34,26 @@ samplers = st.sampled_from(
 
 @st.composite
 def options(draw):
-    """Of both optimisers; some of them contradict each other."""
+    """Of three optimisers; some of them contradict each other."""
     common = {
         "lr": draw(rates),
         "block_size": draw(sizes),
         "sampler": draw(samplers),
-        "retraction": draw(st.sampled_from(["exp", "exp", "cayley", "polar"])),
+        "retraction": draw(st.sampled_from(["auto", "exp", "cayley", "polar"])),
         "maximize": draw(st.booleans()),
         "seed": draw(st.sampled_from([0, 7, 2**63 - 1])),
         "check_every": draw(st.sampled_from([0, 1, 2, 256])),
         "nonfinite": draw(st.sampled_from(["raise", "skip"])),
         "foreach": draw(st.sampled_from([None, False])),
     }
-    if draw(st.booleans()):
-        momentum = draw(st.sampled_from([0.0, 0.5, 0.99]))
-        nesterov = momentum > 0 and draw(st.booleans())
-        return FlowSGD, {**common, "momentum": momentum, "nesterov": nesterov}
+    make = draw(st.sampled_from([FlowSGD, FlowSGD, FlowAdam, FlowAdam, AngleSGD]))
+    if make is not FlowAdam:
+        common["momentum"] = draw(st.sampled_from([0.0, 0.5, 0.99]))
+        common["nesterov"] = common["momentum"] > 0 and draw(st.booleans())
+    if make is FlowSGD:
+        return FlowSGD, {**common, "num_draws": draw(st.sampled_from([1, 1, 1, 2, 5]))}
+    if make is AngleSGD:
+        return AngleSGD, {**common, "angle": draw(st.sampled_from(["rms", "spectral"]))}
     betas = draw(st.sampled_from([(0.9, 0.999), (0.0, 0.0), (0.5, 0.99999)]))
     return FlowAdam, {**common, "betas": betas, "eps": draw(st.sampled_from([1e-8, 1e-30, 1.0]))}
 
