@@ -122,6 +122,14 @@ def test_one_matrix_is_left_to_the_batched_step_where_squares_leave_the_range(
     assert direct_step(X, D, 0.01, tangent=False) is not None
 
 
+@pytest.mark.parametrize("scale", [10.0, 1e20, float("nan")])
+def test_a_thin_matrix_off_the_manifold_is_left_to_the_batched_step(scale, generator):
+    # Its series would need as many terms as the matrix is long: for an infinite one they never end.
+    X = random_stiefel(12, 4, generator=generator, dtype=torch.float32) * scale
+    D = randn(12, 4, generator=generator, dtype=torch.float32)
+    assert direct_step(X, D, 0.1, tangent=False) is None
+
+
 @pytest.mark.parametrize("retraction", ["exp", "polar", "cayley"])
 @pytest.mark.parametrize("k", [16, 4])
 def test_the_error_of_a_point_does_not_grow_along_a_symmetric_gradient(retraction, k, generator):

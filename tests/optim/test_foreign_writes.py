@@ -128,14 +128,30 @@ def test_the_guard_raises_where_a_write_was_not_noticed(block_size, value, gener
 
 
 @pytest.mark.parametrize("value", [float("nan"), 40.0])
+@pytest.mark.parametrize("shape", [(16, 16), (16, 6)])
 @pytest.mark.parametrize("make", [FlowSGD, FlowAdam])
-def test_exact_steps_that_overflow_name_the_weight_that_was_written(make, value, generator):
-    p = weight((16, 16), generator)
+def test_exact_steps_that_overflow_name_the_weight_that_was_written(make, shape, value, generator):
+    p = weight(shape, generator)
     optimizer = make([("turn", p)], lr=1e-3, block_size="dense")
     step(optimizer, generator)
     p.data[5, 5] = value  # neither the version nor the first and last entries show it
     with pytest.raises(NotOnManifoldError, match=f"^turn of shape .*{FAR}"):
         for _ in range(300):
+            step(optimizer, generator)
+
+
+@pytest.mark.parametrize(
+    "value, options",
+    [(1e38, {}), (float("nan"), {"block_size": 2, "sampler": "h_regular"})],
+    ids=["powers overflow", "a sampler reads NaN"],
+)
+def test_errors_on_the_way_name_the_weight_that_was_written(value, options, generator):
+    p = weight((16, 16), generator, torch.float64)
+    optimizer = FlowSGD([("turn", p)], lr=1e-3, check_every=0, **options)
+    step(optimizer, generator)
+    p.data[5, 5] = value
+    with pytest.raises(NotOnManifoldError, match=f"^turn of shape .*{FAR}"):
+        for _ in range(3):
             step(optimizer, generator)
 
 

@@ -64,6 +64,7 @@ kinds = st.tuples(
     st.sampled_from(["contiguous", "turned", "apart"]),
     st.integers(0, 1 << 20),
 )
+weights = st.lists(kinds, min_size=1, max_size=2)
 
 
 def weight(dtype, shape, layout, seed):
@@ -101,10 +102,6 @@ def signs(p):
     return torch.linalg.slogdet(X).sign if X.shape[-1] == X.shape[-2] else None
 
 
-def snapshot(p, optimizer):
-    return p.detach().clone(), copy.deepcopy(optimizer.state_dict())
-
-
 def is_equal(a, b):
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
@@ -115,41 +112,50 @@ def is_equal(a, b):
     return a == b
 
 
-def check(kind_of_weight, make, given_options, steps):
-    p, twin = weight(*kind_of_weight), weight(*kind_of_weight)
+def check_point(p, state, sign):
+    """The weight, or its master, is finite and orthogonal, and has the sign of before."""
+    X = state.get("master", p) if p.dtype in HALVES else p
+    X = as_matrices(X.detach().view(p.shape))
+    assert torch.isfinite(X).all()
+    error = orthogonality_error(X.double()) / X.shape[-1] ** 0.5
+    assert error.max() < LARGEST_ERROR.get(X.dtype, 5e-2), error
+    if sign is not None and p.dtype not in HALVES:
+        assert torch.equal(signs(p), sign)
+
+
+def check(kinds_of_weights, make, given_options, steps):
+    params, twins = ([weight(*kind) for kind in kinds_of_weights] for _ in range(2))
     try:
-        optimizer = make([p], **given_options)
+        optimizer = make(params, **given_options)
     except (ValueError, SkewflowError) as error:
         assert len(str(error)) > 40  # the rule, the value, the way out
         return
-    resumed = make([twin], **given_options)
-    sign, generator = signs(p), torch.Generator().manual_seed(1)
-    for kind, size in steps:
-        G = gradient(p.shape, kind, size, generator).to(p.dtype)
-        p.grad, twin.grad = G.clone(), G.clone()
-        before = snapshot(p, optimizer)
+    resumed = make(twins, **given_options)
+    before, generator = [signs(p) for p in params], torch.Generator().manual_seed(1)
+    for step in steps:
+        grads = []
+        for p, twin, (kind, size) in zip(params, twins, step, strict=False):
+            G = gradient(p.shape, kind, size, generator).to(p.dtype)
+            p.grad, twin.grad = G.clone(), G.clone()
+            grads.append(G)
+        points = [p.detach().clone() for p in params]
+        state = copy.deepcopy(optimizer.state_dict())
         try:
             optimizer.step()
         except SkewflowError as error:
             assert len(str(error)) > 40
-            after = snapshot(p, optimizer)
-            assert torch.equal(before[0], after[0])
-            assert before[1]["param_groups"] == after[1]["param_groups"]
+            assert is_equal([p.detach() for p in params], points)
+            assert is_equal(optimizer.state_dict(), state)
             return
-        assert torch.equal(p.grad.nan_to_num(), G.nan_to_num())
-        X = optimizer.state[p].get("master", p) if p.dtype in HALVES else p
-        X = as_matrices(X.detach().view(p.shape))
-        assert torch.isfinite(X).all()
-        error = orthogonality_error(X.double()) / X.shape[-1] ** 0.5
-        assert error.max() < LARGEST_ERROR.get(X.dtype, 5e-2), error
-        if sign is not None and p.dtype not in HALVES:
-            assert torch.equal(signs(p), sign)
+        for p, G, sign in zip(params, grads, before, strict=True):
+            assert torch.equal(p.grad.nan_to_num(), G.nan_to_num())
+            check_point(p, optimizer.state[p], sign)
         # A run that is saved and loaded at every step.
         state = copy.deepcopy(resumed.state_dict())
-        resumed = make([twin], **{**given_options, "lr": 0.5})
+        resumed = make(twins, **{**given_options, "lr": 0.5})
         resumed.load_state_dict(state)
         resumed.step()
-        assert torch.equal(twin, p)
+        assert is_equal(twins, params)
     assert is_equal(optimizer.state_dict()["state"], resumed.state_dict()["state"])
 
 
@@ -165,10 +171,10 @@ def fuzz(examples, seconds):
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink],
     )
-    @given(kinds, options(), st.lists(gradients, min_size=1, max_size=4))
-    def run(kind, flow, steps):
+    @given(weights, options(), st.lists(st.tuples(gradients, gradients), min_size=1, max_size=4))
+    def run(kinds, flow, steps):
         if time.monotonic() < end:
-            check(kind, *flow, steps)
+            check(kinds, *flow, steps)
 
     run()
 

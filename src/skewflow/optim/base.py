@@ -1,7 +1,7 @@
 """Base of the optimisers on orthogonal matrices: the step, its plan, and the report."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..kernels._runtime.graphs import is_capturing
 from ..kernels.update import Update
 from .auto import choice_for, explain
 from .compiled_functions import OUTSIDE, outside_the_graph
-from .executors.executor import Context
+from .executors.executor import Context, Executor
 from .factored_gradient import FactoredGradient
 from .gradient import GivenFactors, Gradient, refuse_strangers
 from .large_angles import SELDOM
@@ -112,9 +112,11 @@ class OrthogonalOptimizer(SavedOptimizer):
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
             if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then at intervals
                 self._angles.check(work)
-        except BaseException:
+        except BaseException as error:
             for executor, _ in work:
                 executor.undo()
+            if type(error) is NonFiniteError:  # of a point, not of a gradient
+                _name_written(executor for executor, _ in work)
             raise
         if not capturing:
             drift.checks += 1
@@ -122,8 +124,7 @@ class OrthogonalOptimizer(SavedOptimizer):
             try:
                 executor.step(context)
             except NonFiniteError:
-                for member in executor.members:
-                    member.weight.nearest()  # raises an error that names the weight
+                _name_written([executor])
                 raise
         for weight in self._reader.multiplied:
             self.state[weight.p]["by_gradients"] = True
@@ -256,3 +257,11 @@ class OrthogonalOptimizer(SavedOptimizer):
                         numbers = next_step(member, context, executor.draws())
                         report.add(member.weight, reason, numbers)
         return report
+
+
+def _name_written(executors: Iterable[Executor]) -> None:
+    """Raise an error that names the weight, if other code has written one far from orthogonal."""
+    for executor in executors:
+        for member in executor.members:
+            if not member.weight.is_sharded:  # all processes would have to call this
+                member.weight.nearest()

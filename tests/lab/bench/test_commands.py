@@ -129,7 +129,9 @@ def test_no_rounds_and_no_checkout_are_refused_before_anything_runs(name, monkey
     with pytest.raises(RunError, match="--rounds must be at least 1: got 0"):
         command(rounds=0)
     monkeypatch.setattr(files, "ROOT", tmp_path)
-    with pytest.raises(RunError, match=r"results/bench/results.csv of the repository.*not in a checkout"):
+    with pytest.raises(
+        RunError, match=r"results/bench/results.csv of the repository.*not in a checkout"
+    ):
         command(save=True)
 
 

@@ -258,5 +258,7 @@ def test_the_table_follows_the_numbers_and_weights_that_are_not_finite_are_named
 @pytest.mark.bad_input
 def test_a_series_on_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(RunError, match="got taylor20, whose steps cannot be captured.*--device cpu"):
+    with pytest.raises(
+        RunError, match="got taylor20, whose steps cannot be captured.*--device cpu"
+    ):
         CIFAR.cells(replace(TINY, methods=("exact", "taylor20"), device="cuda"))

@@ -117,6 +117,8 @@ def _thin(
     K = S - S.mT
     K2 = K @ K
     length = lr * (math.sqrt(_norm(K2) / math.sqrt(2)) + math.sqrt(_norm(C)))
+    if not length <= 3 * LONGEST:  # at most 2.7 times, if X is orthonormal; it may also be NaN
+        return None
     F, G = _sums(K, K2, C, -lr, _num_terms(length, X.dtype))
     F.addmm_(S, G, alpha=-1)  # W is D - X S
     F = torch.addmm(F, E, F, alpha=-0.5).sub_(E, alpha=0.5)

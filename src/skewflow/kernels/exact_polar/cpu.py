@@ -12,6 +12,9 @@ from ..tangent import tangent_part
 from . import limits
 from .batched import cut_step, nearest
 
+FAR = 1e60
+"""Norms above this one count as this one, because Python raises for powers that overflow."""
+
 
 def polar_step_on_cpu(
     X: Tensor,
@@ -62,7 +65,7 @@ def nearest_on_cpu(X: Tensor, Y: Tensor, out: Tensor | None = None) -> Tensor:
     P = multiply(Y.mT, Y)
     P.diagonal(0, -2, -1).sub_(1)
     norm = torch.linalg.vector_norm
-    size = float(norm(P) if one else norm(P, dim=(-2, -1)).max())
+    size = min(float(norm(P) if one else norm(P, dim=(-2, -1)).max()), FAR)
     allowed = limits.largest_next_term(X)
     if 3 / 8 * size**2 <= allowed:
         return add(Y, Y, P, alpha=-0.5, out=out)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ...errors import NonFiniteError
 from ...geometry.precision import full_precision
 from ...kernels.exact_exponential.batched import LARGEST_THIN_ANGLE
 from ...kernels.exact_exponential.series import expm_minus_identity, spectral_bound
@@ -101,8 +102,16 @@ def orthonormal(
 
     It runs the coupled Newton-Schulz iteration in float64 (Higham 2008, Eq. 6.35), for as many
     rounds as the least eigenvalue $1 / (1 + b)$ needs.
+
+    Raises:
+        NonFiniteError: In every process, if the bound is not finite.
     """
     most = float(bound.max())
+    if not math.isfinite(most):
+        raise NonFiniteError(
+            "the products of a sharded weight must be finite: they hold NaN or overflow, because "
+            "something other than its optimiser has written to it. Load orthogonal weights."
+        )
     scale = 1 / (1 + most)
     I = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device).expand_as(P)
     A, Z = (I + P) * scale, I
