@@ -12,7 +12,7 @@ from processes.models import run, save, saved_model
 from processes.shards import mesh_of
 
 
-def main(rank, folder):
+def main(rank, folder, place):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -27,8 +27,17 @@ def main(rank, folder):
     dist.barrier()
     if rank == 1:
         os._exit(7)
-    run(model, optimizers, 3, seed=2)
+    if place == "forward pass":
+        run(model, optimizers, 3, seed=2)
+    weights = [p for group in optimizers[0].param_groups for p in group["params"]]
+    before = [p.detach().to_local().clone() for p in weights]
+    for p in weights:
+        p.grad = torch.ones_like(p)
+    try:
+        optimizers[0].step()
+    finally:
+        assert all(torch.equal(p.to_local(), q) for p, q in zip(weights, before, strict=True))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), *sys.argv[2:])

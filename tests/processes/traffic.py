@@ -6,7 +6,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from processes.shards import mesh_of, start
-from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.optim import AngleSGD, FlowAdam, FlowSGD
 
 
 class Counter(TorchDispatchMode):
@@ -60,6 +60,27 @@ def traffic():
     numbers, calls = sent((d, k), 0, "dense", momentum=0.9, nesterov=True, retraction="polar")
     assert numbers <= 4 * k * k
     assert sent((4, d, k), 0, 8) == (1, 1)  # whole matrices: only whether gradients are finite
+
+    # Angles: blocks as before; exact steps need one more product, or its trace.
+    assert sent((d, k), 1, 8, AngleSGD) == (d * 7 // 2 + 1, 1)
+    for angle, more in (("spectral", k * (k + 1) // 2), ("rms", 1)):
+        plain = sent((d, k), 0, "dense", retraction="polar")[0]
+        numbers = sent((d, k), 0, "dense", AngleSGD, retraction="polar", angle=angle)[0]
+        assert numbers == plain + more <= 4 * k * k
+        seen[f"angle {angle}"] = numbers
+
+    # Factors of rank r: products with them, on whichever side is split.
+    for dim, r in ((0, 2), (1, 2), (0, 8), (1, 8)):
+        W, generator = start((d, k), torch.float32)
+        p = nn.Parameter(distribute_tensor(W, mesh_of(2), [Shard(dim)]))
+        optimizer = FlowSGD([p], lr=0.01)
+        pair = (torch.randn(d, r, generator=generator), torch.randn(k, r, generator=generator))
+        optimizer.step(factors={p: pair})
+        with Counter() as counter:
+            optimizer.step(factors={p: pair})
+        rows = 2 * r + r * (2 * r + 1) + 2 * r * k
+        assert sum(counter.calls) == (d * r if dim else rows) + 1, (dim, r, counter.calls)
+        assert max(counter.calls) < d * k
 
     # All weights of a mesh in one call, also of two groups.
     mesh, params = mesh_of(2), []

@@ -3,21 +3,14 @@
 Each check runs in both processes at once; test_sharded.py starts them.
 """
 
-import json
-import os
-import re
 import sys
-import traceback
-import warnings
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
+from itertools import product
 
 import torch
-from torch import distributed as dist
 
 from processes import models, weights
-from processes.shards import OPTIMIZERS
+from processes.shards import OPTIMIZERS, run_checks
 from processes.traffic import traffic
 
 
@@ -34,36 +27,21 @@ def checks(folder):
         f"{name}, {kind}, {t}": partial(weights.equal, name, kind, t) for name, kind, t in cases
     }
     several = [weights.rows_of_a_square, weights.replicated, weights.beside_others, traffic]
-    several += [weights.gathered, weights.large_angles]
+    several += [weights.gathered, weights.large_angles, weights.by_factors]
+    several += [weights.factors_that_are_not_finite]
     several += [weights.wrong_layouts, weights.gradients_that_are_not_finite, weights.guard]
     several += [weights.orthogonality, weights.agreement, weights.reports]
-    several += [models.fully_sharded, models.sharded_later, models.hybrid, models.tensor_parallel]
+    several += [models.sharded_later, models.hybrid, models.tensor_parallel]
     named |= {check.__name__: check for check in several}
-    named["clipped and accumulated"] = lambda: models.fully_sharded(clip=0.05, accumulate=2)
+    for kind, size in product(("sgd", "momentum", "adam"), (2, 8, "dense")):
+        named[f"fully_shard, {kind}, s={size}"] = partial(models.fully_sharded, kind, size)
+    for kind in ("momentum", "adam"):
+        single = partial(models.fully_sharded, kind, 8, torch.float32)
+        named[f"fully_shard, {kind}, float32"] = single
+    named["clipped and accumulated"] = partial(models.fully_sharded, clip=0.05, accumulate=2)
     named["checkpoints"] = lambda: models.checkpoints(folder)
     return named
 
 
-def main(rank, folder):
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", "a step turns a plane")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2,
-        timeout=timedelta(seconds=120),
-    )  # fmt: skip
-    results, only = {}, os.environ.get("SKEWFLOW_CHECK", "")  # to look at one
-    for name, check in checks(folder).items():
-        if not re.search(only, name):
-            continue
-        try:
-            results[name] = ["passed", check()]
-        except Exception:
-            results[name] = ["failed", traceback.format_exc()]
-    Path(folder, f"{rank}.json").write_text(json.dumps(results))
-    dist.barrier()
-    dist.destroy_process_group()
-    os._exit(0)  # threads of torch abort a process now and then that ends by itself
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    run_checks(checks(sys.argv[2]), int(sys.argv[1]), sys.argv[2], size=2)

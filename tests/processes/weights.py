@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from itertools import product
 
 import torch
 from torch import distributed as dist
@@ -9,8 +10,9 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from processes.shards import OPTIMIZERS, mesh_of, says, start, stepped
+from processes.traffic import Counter
 from skewflow.distributed import check_agreement
-from skewflow.errors import NonFiniteGradientError, NotOnManifoldError
+from skewflow.errors import FactorError, NonFiniteGradientError, NotOnManifoldError
 from skewflow.geometry import orthogonality_error
 from skewflow.optim import FlowAdam, FlowSGD, split_parameters
 
@@ -153,6 +155,48 @@ def gathered():
     return errors
 
 
+def by_factors():
+    """Exact steps by the factors of a gradient, whatever is split, and wherever the factors are."""
+    mesh, errors = mesh_of(2), {}
+    cases = [((24, 10), 0), ((24, 10), 1), ((10, 24), 0), ((10, 24), 1), ((14, 14), 0)]
+    cases += [((13, 7), 1), ((12, 1), 1), ((3, 9, 6), 0), ((3, 9, 6), 1), ((3, 9, 6), 2)]
+    for (shape, dim), rank, size in product(cases, (2, 6), ("auto", "dense")):
+        (W, g), batch = start(shape), shape[:-2]
+        options = {"lr": 0.05, "gather": True, "retraction": "exp", "check_every": 2}
+        p, q = nn.Parameter(distribute_tensor(W, mesh, [Shard(dim)])), nn.Parameter(W.clone())
+        a = FlowSGD([("p", p)], block_size=size, **options)
+        b = FlowSGD([q], block_size="dense", **options)
+        for step in range(20):
+            A, B = (torch.randn(*batch, n, rank, generator=g, dtype=W.dtype) for n in shape[-2:])
+            A = 100 * A if step == 10 else A  # a long step
+            placed = (A, B)
+            if step % 2:  # each process has some of the columns, as of its own samples
+                placed = (distribute_tensor(F, mesh, [Shard(len(shape) - 1)]) for F in (A, B))
+            a.step(factors={p: tuple(placed)})
+            b.step(factors={q: (A, B)})
+        error = float((p.detach().full_tensor() - q.detach()).abs().max())
+        assert error <= 1e-12, (shape, dim, rank, error)
+        assert "came in factors" in a.report().reasons["p"]
+        errors[f"{shape} {dim} {rank}"] = error
+    for options, words in (({"momentum": 0.9}, "without momentum"), ({"block_size": 2}, "exact")):
+        p = nn.Parameter(distribute_tensor(W, mesh, [Shard(2)]))
+        optimizer = FlowSGD([p], lr=0.1, **options)
+        says(FactorError, lambda o=optimizer, p=p: o.step(factors={p: (A, B)}), words)
+    return errors
+
+
+def factors_that_are_not_finite():
+    """On one process only: every process refuses, and nothing moves."""
+    (W, g), mesh = start((12, 6)), mesh_of(2)
+    p = nn.Parameter(distribute_tensor(W, mesh, [Shard(0)]))
+    A, B = (torch.randn(n, 2, generator=g, dtype=W.dtype) for n in W.shape)
+    if dist.get_rank() == 1:
+        A[-1, 0] = torch.inf
+    optimizer = FlowSGD([("p", p)], lr=0.1)
+    says(NonFiniteGradientError, lambda: optimizer.step(factors={p: (A, B)}), "p must be finite")
+    assert torch.equal(p.detach().full_tensor(), W)
+
+
 def wrong_layouts():
     mesh, (W, _) = mesh_of(2), start((12, 6))
     S, _ = start((6, 6))
@@ -215,21 +259,36 @@ def orthogonality():
         error = float(orthogonality_error(X if dim == 1 and shape[0] > shape[1] else X.mT)) / 4
         found[f"{shape} {size} {every}"] = error
         assert error <= 1e-5, error
+    for dim in (0, 1):
+        (W, g), rank = start((32, 16), torch.float32), 2
+        p = nn.Parameter(distribute_tensor(W, mesh, [Shard(dim)]))
+        optimizer = FlowSGD([p], lr=0.03)
+        for _ in range(500):
+            factors = (torch.randn(32, rank, generator=g), torch.randn(16, rank, generator=g))
+            optimizer.step(factors={p: factors})
+        error = float(orthogonality_error(p.detach().full_tensor())) / 4
+        found[f"factors, dimension {dim}"] = error
+        assert error <= 1e-5, error
     return found
 
 
 def guard():
-    """A weight that has drifted is polished in chunks, whatever is split."""
-    mesh = mesh_of(2)
+    """A weight that has drifted is polished, by some columns a step where columns are split."""
+    mesh, most = mesh_of(2), {}
     for shape, dim in (((150, 140), 1), ((2, 12, 7), 2), ((12, 7), 0)):
         W, generator = start(shape, torch.float32)
         noisy = W + 1e-4 * torch.randn(shape, generator=generator)
         for written in (W, noisy):
             p = nn.Parameter(distribute_tensor(W.clone(), mesh, [Shard(dim)]))
-            optimizer = FlowSGD([p], lr=0.0, check_every=1)
+            optimizer = FlowSGD([p], lr=0.0, check_every=4)
             p.detach().copy_(distribute_tensor(written, mesh, [Shard(dim)]))
             p.grad = torch.zeros_like(p)
-            optimizer.step()
+            for _ in range(6):  # chunks of 64 columns at the steps 4, 5 and 6
+                with Counter() as counter:
+                    optimizer.step()
+                sends = sum(counter.calls)
+                assert sends <= 2 * 64 * shape[-2] * (shape[-1] > 64) + 1000, sends
+            most[str(shape)] = sends
             X = p.detach().full_tensor()
             assert float(orthogonality_error(X).max()) / shape[-1] ** 0.5 < 4e-6
             if dim:
@@ -240,6 +299,7 @@ def guard():
     p.detach().mul_(2)
     p.grad = torch.zeros_like(p)
     says(NotOnManifoldError, optimizer.step, "p of shape (12, 7) must stay orthogonal")
+    return most
 
 
 def agreement():

@@ -230,9 +230,10 @@ class OrthogonalOptimizer(SavedOptimizer):
                 weight.renew_master(self.state[p])
         clock, drift, report = self._shared.clock, self._shared.drift, Report()
         by_factors = {
-            executor.members[0].weight: executor.explanation
+            member.weight: executor.explain(member)
             for plan in self._plans.values()
             for executor in plan.executors
+            for member in executor.members
         }
         for group in self.param_groups:
             for p in group["params"]:

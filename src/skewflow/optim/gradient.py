@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from ..kernels.update import LARGEST_GRADIENT
 from .auto import multiplies_out
 from .factored_gradient import FactoredGradient
 from .weight import Weight
+
+if TYPE_CHECKING:  # torch's DTensor takes a second to import
+    from .sharded.weight import ShardedWeight
 
 GivenFactors: TypeAlias = Mapping[Tensor, tuple[Tensor, Tensor]]
 """For each parameter the two factors of its gradient, A B^T, as `step` takes them."""
@@ -145,6 +148,9 @@ class FactorReader:
                 factors = _joined(weight, grad)
             elif grad is None:
                 _check_given(weight, given[p])
+                if weight.is_sharded:
+                    found.append(_parts(weight, given[p]))  # all processes check it together
+                    continue
                 factors = _oriented(weight, *given[p])
             else:
                 captured = type(grad) is FactoredGradient
@@ -226,9 +232,10 @@ def unusable_gradient(weight: Weight, grad: Tensor) -> NonFiniteGradientError:
 
 def _check_options(weight: Weight, group: dict[str, Any]) -> None:
     size, retraction = group["block_size"], group["retraction"]
-    if weight.is_sharded:
+    if weight.is_sharded and (group.get("momentum", 0) > 0 or "angle" in group):
         raise FactorError(
-            f"factors need a whole weight: {weight.name} is sharded. Give it the gradient."
+            f"factors of a sharded weight need FlowSGD without momentum: {weight.name} has another "
+            "step. Give it the gradient."
         )
     if "betas" in group:
         raise FactorError(
@@ -318,6 +325,13 @@ def _all(parts: Sequence[Tensor | None]) -> Tensor | None:
     if len(known) < len(parts):
         return None
     return known[0] if len(known) == 1 else torch.cat(known)
+
+
+def _parts(weight: Weight, pair: tuple[Tensor, Tensor]) -> Factors:
+    """The parts of the factors of a sharded weight on this process, which are sent if needed."""
+    dtype = weight.p.dtype
+    A, B = (F.detach().to(dtype) for F in pair)
+    return Factors(*cast("ShardedWeight", weight).factors(A, B))
 
 
 def _oriented(weight: Weight, A: Tensor, B: Tensor) -> Factors:

@@ -18,7 +18,7 @@ from .weight import Weight
 def begin_state(state: dict[str, Any], group: dict[str, Any], weight: Weight) -> None:
     """Add the entries that every way of stepping needs; the optimiser adds its moments."""
     weight.points(state)  # the master of a half precision weight
-    for count in ("polishes", "turns"):
+    for count in ("polishes", "turns", "unpolished"):
         state.setdefault(count, 0)
     choice = choice_for(weight, group)
     if choice.size != "dense" and not is_fused(group["sampler"]):

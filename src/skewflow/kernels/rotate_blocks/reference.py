@@ -57,7 +57,7 @@ def rotate_blocks(
     Y = X.clone()
     for rows, omega in zip(partition.blocks, blocks, strict=True):
         if rows.shape[1] > 1:
-            R = _rotation(_cut(eta, omega), retraction)
+            R = rotations(omega, eta, retraction)
             Y[rows] = (R @ X[rows].to(R)).to(X.dtype)  # (l, s, k)
     return Y
 
@@ -114,6 +114,11 @@ def divide_blocks(
         w = moments[rows].to(block)  # (l, s)
         divided.append(block / ((w[:, :, None] + w[:, None, :]) / 2).sqrt())
     return tuple(divided)
+
+
+def rotations(omega: Float[Tensor, "l s s"], eta: float, retraction: str) -> Float[Tensor, "l s s"]:
+    r"""$\Gamma(\eta\,\Omega)$ of skew blocks, in their dtype."""
+    return _rotation(_cut(eta, omega), retraction)
 
 
 def _cut(eta: float, omega: Float[Tensor, "l s s"]) -> Float[Tensor, "l s s"]:

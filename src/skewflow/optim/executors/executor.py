@@ -124,7 +124,7 @@ class Executor(ABC):
     """
 
     explanation: str | None = None
-    """Say how the last step was taken and why, if the group's options do not."""
+    """Say how the last step of all members was taken and why, if the group's options do not."""
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         self.members, self.skips = list(members), settings.skips
@@ -155,6 +155,10 @@ class Executor(ABC):
 
     def undo(self) -> None:  # noqa: B027
         """Undo the draws of `prepare`, because the step is not taken."""
+
+    def explain(self, member: Member) -> str | None:
+        """Say the same of one member."""
+        return self.explanation
 
     def draws(self) -> Draws | None:
         """A preview of the draws of the next steps, if a sampler draws; nothing is changed."""

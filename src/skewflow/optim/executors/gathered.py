@@ -38,8 +38,9 @@ class Gathered(Executor):
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
-        """Each weight has an executor."""
-        return id(member) if member.weight.is_sharded and member.choice.gathered else None
+        """Each weight has an executor; steps by factors need no whole matrices."""
+        gathered = member.choice.gathered and member.gradient is not None
+        return id(member) if gathered else None
 
     def prepare(self, context: Context) -> None:
         """Gather the matrices; every process refuses or leaves out the same gradient."""

@@ -3,11 +3,10 @@
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-from torch import Tensor
-
 from ..._typing import MatrixBlocks
-from ..drift import LARGEST_DRIFT, TOLERANCE
-from ..sharded.guard import polish, residual
+from ..drift import FACTORED_EVERY, FACTORED_TOLERANCE, LARGEST_DRIFT, TOLERANCE
+from ..gradient import Factors, Gradient
+from ..sharded.guard import CHUNK, polish, polish_chunk, residual
 from ..sharded.rounds import run
 from ..sharded.steps import Now, Ready, steps_of
 from .executor import Context, Executor, Member, Settings
@@ -27,7 +26,8 @@ class Sharded(Executor):
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
         """One executor for the group."""
-        return True if member.weight.is_sharded and not member.choice.gathered else None
+        gathered = member.choice.gathered and member.gradient is not None
+        return True if member.weight.is_sharded and not gathered else None
 
     def prepare(self, context: Context) -> None:
         """Compute the parts of the first sums; nothing is sent yet."""
@@ -50,14 +50,37 @@ class Sharded(Executor):
                 member.state["skipped"] += 1
             else:
                 ready.write()
-        every = context.options["check_every"]
-        if every and not context.drift.checks % every:
-            self._check(context.drift.checks)
+        every, number = context.options["check_every"], context.drift.checks
+        often = min(every, FACTORED_EVERY)
+        due = [
+            (member, tolerance)
+            for member in self.members
+            for interval, tolerance in [self._guarded(member, every, often)]
+            if interval and not number % interval
+        ]
+        self._check(due, number)
+
+    @staticmethod
+    def _guarded(member: Member, every: int, often: int) -> tuple[int, float]:
+        """Steps between checks of a weight, and its tolerance.
+
+        Exact steps by gradients correct themselves.
+        """
+        dtype = member.weight.p.dtype
+        if member.gradient is None:
+            return often, FACTORED_TOLERANCE[dtype]
+        return every * isinstance(member.choice.size, int), TOLERANCE[dtype]
 
     def blocks(self, member: Member) -> Sequence[MatrixBlocks]:
         """The generators inside of the blocks of a prepared step, once the first sums are there."""
         ready: Ready | None = self._rounds.found(self._numbers[self.members.index(member)])
         return () if ready is None else ready.blocks
+
+    def explain(self, member: Member) -> str | None:
+        """Say that its gradient came in factors."""
+        if member.gradient is not None:
+            return None
+        return "exact steps, since its gradient came in factors; their products are summed"
 
     def stacks(self) -> Iterator[list[Member]]:
         """No member: this executor checks the drift itself."""
@@ -66,27 +89,39 @@ class Sharded(Executor):
     def _now(self, member: Member, context: Context) -> Now:
         weight, state = _sharded(member), member.state
         X, M = weight.matrices(state)
-        G: Tensor = weight.local(context.gradients[member.index])
+        gradient = context.gradients[member.index]
+        G: Gradient = gradient if isinstance(gradient, Factors) else weight.local(gradient)
         squares, taken = state.get("exp_avg_sq"), 0
         if squares is not None:
             taken = int(context.clock.taken(state, weight.p.device))
         time = context.clock.time(weight.p.device)
         return Now(weight, member.choice, X, G, M, squares, context.update, time, taken)
 
-    def _check(self, number: int) -> None:
-        """Polish the weights stepped by blocks that have drifted."""
-        checked = [m for m in self.members if isinstance(m.choice.size, int)]
-        drifts = run([residual(_sharded(m), number) for m in checked])
+    def _check(self, members: Sequence[tuple[Member, float]], number: int) -> None:
+        """Polish the weights that have drifted by more than their tolerance.
+
+        Where columns are split, this and the next steps polish some of them each, so that no step
+        sends the matrix.
+        """
+        drifts = run([residual(_sharded(member), number) for member, _ in members])
         due = []
-        for member, drift in zip(checked, drifts, strict=True):
-            if drift <= TOLERANCE[member.weight.p.dtype]:
+        for (member, tolerance), drift in zip(members, drifts, strict=True):
+            weight, state = _sharded(member), member.state
+            if drift <= tolerance or state["unpolished"]:
                 continue
             if drift > LARGEST_DRIFT:  # written by other code
-                member.weight.nearest()
+                weight.nearest()
+            elif weight.placement.split == "columns":
+                state["unpolished"] = weight.view.matrices[2]
             else:
-                due.append(_sharded(member))
-            member.state["polishes"] = member.state.get("polishes", 0) + 1
-        run([polish(weight) for weight in due])
+                due.append(polish(weight))
+            state["polishes"] += 1
+        for member in self.members:
+            weight, left = _sharded(member), member.state["unpolished"]
+            if left and weight.placement.split == "columns":
+                due.append(polish_chunk(weight, weight.view.matrices[2] - left))
+                member.state["unpolished"] = max(left - CHUNK, 0)
+        run(due)
 
 
 def not_captured() -> RuntimeError:

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..._typing import MatrixBlocks
-from ...geometry.precision import users_precision
+from ...geometry.precision import full_precision, users_precision
 from ...kernels.block_step import rotate_
-from ...kernels.rotate_blocks.reference import divide_blocks
+from ...kernels.rotate_blocks.reference import divide_blocks, rotations
 from ...kernels.turn_by_angle.reference import Angle, blocks_by_angle
 from ...kernels.update import Update
 from ...tournaments.partitions import Partition
@@ -86,7 +86,9 @@ def turn_(
 ) -> None:
     """Turn the rows of the columns on this process, and of the momentum, in place.
 
-    Under the unbiased law one over the probability of an edge multiplies the learning rate.
+    Under the unbiased law one over the probability of an edge multiplies the learning rate. Blocks
+    are turned by R - I from float64, so that all rounding is that of a sum: the error grows to a
+    third of that of a product with R.
     """
     if not X.numel():
         return
@@ -95,7 +97,18 @@ def turn_(
         if update.angle is None:
             scale = partition.d * (partition.d - 1) / (2 * partition.num_edges)
         scaled = replace(update, lr=update.lr * scale)
-        rotate_(X[b], None if M is None else M[b], partition, blocks, scaled)
+        X_b, M_b = X[b], None if M is None else M[b]
+        if X.device.type == "cpu" and partition.blocks[0].shape[1] == 2:
+            rotate_(X_b, M_b, partition, blocks, scaled)
+            continue
+        with full_precision():
+            for rows, block in zip(partition.blocks, blocks, strict=True):
+                if rows.shape[1] < 2:
+                    continue
+                R = rotations(block.double(), -scaled.lr, update.retraction)
+                R.diagonal(dim1=-2, dim2=-1).sub_(1)
+                for part in (X_b,) if M_b is None else (X_b, M_b):
+                    part[rows] += R.to(part) @ part[rows]
 
 
 def _below(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .weight import ShardedWeight
 
 CHUNK = 64
-"""Columns that a polish sends at once."""
+"""Columns that a step sends while a weight is polished whose columns are split."""
 
 
 def residual(weight: "ShardedWeight", check: int) -> Generator[Request, Sequence[Tensor], float]:
@@ -57,30 +57,46 @@ def residual(weight: "ShardedWeight", check: int) -> Generator[Request, Sequence
 def polish(weight: "ShardedWeight") -> Generator[Request, Sequence[Tensor], Any]:
     r"""One Newton-Schulz step $X \leftarrow X - \frac12 X(X^\top X - I)$, in place.
 
-    Where columns are split, `CHUNK` of them at a time go to all processes, and their correction
-    comes back: the matrix is sent twice, but never held.
+    Where columns are split, their chunks follow one another.
     """
     place = weight.placement
     X = weight.local(weight.p.detach())
+    if place.split == "columns":
+        for start in range(0, weight.view.matrices[2], CHUNK):
+            yield from polish_chunk(weight, start)
+        return None
     with full_precision():
-        if place.split != "columns":
-            (P,) = yield [Sum(X.mT @ X, place.groups)]
-            P.diagonal(dim1=-2, dim2=-1).sub_(1)
-            X.sub_(X @ P, alpha=0.5)
-            return None
-        sizes, first = yield from _columns(X, place.groups)
-        total, correction = sum(sizes), torch.empty_like(X)
-        for start in range(0, total, CHUNK):
-            stop = min(start + CHUNK, total)
-            mine = slice(max(start, first), max(min(stop, first + X.shape[-1]), max(start, first)))
-            theirs = slice(mine.start - start, mine.stop - start)
-            here = slice(mine.start - first, mine.stop - first)
-            part = X.new_zeros(*X.shape[:-1], stop - start)
-            part[..., theirs] = X[..., here]
-            (chunk,) = yield [Sum(part, place.groups)]
-            (moved,) = yield [Sum(X @ (X.mT @ chunk), place.groups)]
-            correction[..., here] = (moved - chunk)[..., theirs]
-        X.sub_(correction, alpha=0.5)
+        (P,) = yield [Sum(X.mT @ X, place.groups)]
+        P.diagonal(dim1=-2, dim2=-1).sub_(1)
+        X.sub_(X @ P, alpha=0.5)
+    return None
+
+
+def polish_chunk(weight: "ShardedWeight", start: int) -> Generator[Request, Sequence[Tensor], Any]:
+    r"""Polish some columns of a weight whose columns are split, in place.
+
+    The columns C go to all processes, and their products with the others come back. With
+    $P = X^\top X - I$ the step $X_C \leftarrow X_C - XP_{\cdot C} + \frac12 X_CP_{CC}$ makes them
+    orthogonal to each other and to all others, so one round over the chunks polishes the weight.
+
+    Args:
+        weight: The weight.
+        start: The number of the first column, in an order that all processes share.
+    """
+    X, groups = weight.local(weight.p.detach()), weight.placement.groups
+    with full_precision():
+        sizes, first = yield from _columns(X, groups)
+        stop = min(start + CHUNK, sum(sizes))
+        mine = slice(*(min(max(n - first, 0), X.shape[-1]) for n in (start, stop)))
+        part = X.new_zeros(*X.shape[:-1], stop - start)
+        offset = max(first - start, 0)
+        theirs = slice(offset, offset + mine.stop - mine.start)
+        part[..., theirs] = X[..., mine]
+        (chunk,) = yield [Sum(part, groups)]
+        (moved,) = yield [Sum(X @ (X.mT @ chunk), groups)]
+        P = chunk.mT @ chunk
+        P.diagonal(dim1=-2, dim2=-1).sub_(1)
+        X[..., mine] -= (moved - chunk - chunk @ P / 2)[..., theirs]
     return None
 
 

@@ -37,7 +37,22 @@ Steps: TypeAlias = Generator[Request, Sequence[Tensor], Any]
 
 
 def add_up(requests: Sequence[Request]) -> list[list[Tensor]]:
-    """The sums, by one all-reduce for all parts of equal groups, dtype and device."""
+    """The sums, by one all-reduce for all parts of equal groups, dtype and device.
+
+    Raises:
+        RuntimeError: If another process has ended.
+    """
+    try:
+        return _add_up(requests)
+    except RuntimeError as error:
+        raise RuntimeError(
+            "the sums of a step of sharded weights need every process, and an all-reduce failed: "
+            f"{str(error).splitlines()[0]} Most likely a process has ended, and its log says why. "
+            "Start all of them again from the last checkpoint."
+        ) from error
+
+
+def _add_up(requests: Sequence[Request]) -> list[list[Tensor]]:
     sums = [[s.part for s in request] for request in requests]
     buckets: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for i, request in enumerate(requests):

@@ -12,15 +12,18 @@ from ..._typing import MatrixBlocks
 from ...errors import NonFiniteGradientError
 from ...geometry.precision import users_precision
 from ...kernels.exact_step import exact_step
+from ...kernels.rotate_factored.dispatch import is_worth_it
 from ...kernels.row_moments.reference import moments_of
 from ...kernels.tangent import tangent_part
 from ...kernels.turn_by_angle.exact import direction_by_angle as whole_direction
 from ...kernels.turn_by_angle.reference import drawn_partition
 from ...kernels.update import LARGEST_GRADIENT, Update, direction
 from ..auto import Choice
+from ..gradient import Factors, Gradient
 from .angle_direction import direction_by_angle
 from .block_step import entries, estimates, turn_
 from .exact_step import polar_step, thin_step
+from .factored_step import factored_step
 from .rounds import Steps, Sum
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ class Now:
         weight: The weight.
         choice: Its block size and retraction.
         X: Its points.
-        G: Its gradients.
+        G: Its gradients, or their factors.
         M: Its momentum, or None.
         squares: The second moments of all rows (n, d), of all matrices of the weight, or None.
         update: The numbers of the step.
@@ -60,7 +63,7 @@ class Now:
     weight: "ShardedWeight"
     choice: Choice
     X: Float[Tensor, "n d k"]
-    G: Float[Tensor, "n d k"]
+    G: Gradient
     M: Float[Tensor, "n d k"] | None
     squares: Float[Tensor, "N D"] | None
     update: Update
@@ -76,9 +79,12 @@ def steps_of(now: Now, skips: bool) -> Steps:
     Raises:
         NonFiniteGradientError: In every process, if a part of the gradient is not finite.
     """
-    by_blocks = isinstance(now.choice.size, int)
-    inner = _by_blocks(now) if by_blocks else _exactly(now)
-    flag = _bad(now.G).to(now.X.dtype)
+    if isinstance(now.G, Factors):
+        bad, inner = _bad_factors(now.G), _by_factors(now, now.G)
+    else:
+        by_blocks = isinstance(now.choice.size, int)
+        bad, inner = _bad(now.G), _by_blocks(now, now.G) if by_blocks else _exactly(now, now.G)
+    flag = bad.to(now.X.dtype)
     request = [*next(inner), Sum(flag, now.weight.placement.all_groups)]
     *sums, bad = yield request
     if float(bad):
@@ -93,18 +99,32 @@ def steps_of(now: Now, skips: bool) -> Steps:
         return end.value
 
 
-def _by_blocks(now: Now) -> Steps:
+def _by_factors(now: Now, given: Factors) -> Steps:
+    """An exact step by factors; where rows are split, high ranks are multiplied out."""
+    X, (A, B), lr = now.X, (given.A.to(now.X), given.B.to(now.X)), now.update.lr
+    place, (_, d, k) = now.weight.placement, now.weight.view.matrices
+    assert place.split != "both"
+    if place.split != "columns" and not is_worth_it(given.rank, d, k, X.device):
+        with users_precision(X):
+            G = A @ B.mT
+        return (yield from _exactly(now, G))
+    lr = -lr if now.update.maximize else lr
+    Y = yield from factored_step(X, A, B, lr, place.split, place.groups)
+    return _writer(now, Y, None, None)
+
+
+def _by_blocks(now: Now, G: Float[Tensor, "n d k"]) -> Steps:
     """Form the sums of a block step."""
     weight, size = now.weight, now.choice.size
     assert isinstance(size, int)
     place, (n, d, _) = weight.placement, now.X.shape
-    D, new = direction(now.G.to(now.X.dtype), now.M, now.update)
+    D, new = direction(G.to(now.X.dtype), now.M, now.update)
     stream = weight.stream + place.first
     time = torch.tensor(now.time, device=now.X.device)
     partitions = [drawn_partition(d, size, now.update, stream + b, time) for b in range(n)]
     request = [Sum(entries(now.X, D, partitions), place.groups)]
     if now.squares is not None:
-        request.append(_row_squares(now))
+        request.append(_row_squares(now, G))
     lower, *sums = yield request
     squares, moments = _moments(now, sums)
     columns = weight.view.matrices[2]
@@ -120,12 +140,12 @@ def _by_blocks(now: Now) -> Steps:
     return Ready(write, [blocks for _, blocks in drawn])
 
 
-def _exactly(now: Now) -> Steps:
+def _exactly(now: Now, G: Float[Tensor, "n d k"]) -> Steps:
     """An exact step; without other processes it is that of `kernels`."""
     X, update, retraction = now.X, now.update, now.choice.retraction
     groups = now.weight.placement.groups
-    D, new = direction(now.G.to(X.dtype), now.M, update)
-    request = [_row_squares(now)] if now.squares is not None else []
+    D, new = direction(G.to(X.dtype), now.M, update)
+    request = [_row_squares(now, G)] if now.squares is not None else []
     if not groups:
         squares, moments = _moments(now, (yield request))
         tangent = None if new is None else tangent_part(X, new)
@@ -164,10 +184,10 @@ def _writer(now: Now, Y: Tensor, tangent: Tensor | None, squares: Tensor | None)
     return Ready(write)
 
 
-def _row_squares(now: Now) -> Sum:
+def _row_squares(now: Now, G: Float[Tensor, "n d k"]) -> Sum:
     """The mean squares of the rows of the gradient, among those of all rows of the weight."""
     assert now.squares is not None
-    weight, G = now.weight, now.G.to(now.squares.dtype)
+    weight, G = now.weight, G.to(now.squares.dtype)
     part = torch.zeros_like(now.squares)
     first, n, k = weight.placement.first, len(G), weight.view.matrices[2]
     mean = G.square().sum(-1) / k
@@ -194,8 +214,20 @@ def _bad(G: Tensor) -> Tensor:
     return 1 - (G.abs().amax() <= LARGEST_GRADIENT[G.dtype]).float()  # false for NaN
 
 
+def _bad_factors(given: Factors) -> Tensor:
+    """1 if factors are not finite, or their product could overflow."""
+    a, b = (_largest(F) for F in (given.A, given.B))
+    most = LARGEST_GRADIENT[given.A.dtype]
+    fine = (a <= most) & (b <= most) & (a * b * given.rank <= most)
+    return 1 - fine.float()
+
+
+def _largest(F: Tensor) -> Tensor:
+    return F.abs().amax().double() if F.numel() else F.new_zeros((), dtype=torch.float64)
+
+
 def _unusable(now: Now) -> NonFiniteGradientError:
-    most = LARGEST_GRADIENT[now.G.dtype]
+    most = LARGEST_GRADIENT[now.X.dtype]
     return NonFiniteGradientError(
         f"the gradient of {now.weight.name} must be finite: on at least one process it holds NaN, "
         f"infinity or an entry above {most:.0e}, where products overflow. Nothing was changed; "

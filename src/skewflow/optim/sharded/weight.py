@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ...errors import BlockSizeError, DtypeError, NotOnManifoldError, ShapeError
 from ...geometry.checks import TOLERANCE, orthogonality_error
@@ -74,6 +74,27 @@ class ShardedWeight(Weight):
         """The points and the momentum on this process, as matrices (n, d, k)."""
         M = self.local(state["momentum_buffer"]) if "momentum_buffer" in state else None
         return self.local(self.p.detach()), M
+
+    def factors(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        """The factors (n, d, r) and (n, k, r) of a gradient in the rows and columns here.
+
+        Factors with other placements are brought to that of the weight; whole tensors are those of
+        every process.
+        """
+        p, row = self.p, self.p.ndim - 2
+        assert isinstance(p, DTensor)
+        parts = []
+        for F, other in ((A, row + 1), (B, row)):
+            placements = []
+            for placement in p.placements:
+                dim = getattr(placement, "dim", other)
+                placements.append(Replicate() if dim == other else Shard(min(dim, row)))
+            if not isinstance(F, DTensor):
+                everywhere = [Replicate()] * p.device_mesh.ndim
+                F = DTensor.from_local(F, p.device_mesh, everywhere, run_check=False)
+            local = F.redistribute(placements=placements).to_local()
+            parts.append(local.flatten(0, -3) if p.ndim > 2 else local[None])
+        return (parts[1], parts[0]) if self.placement.view.transposed else (parts[0], parts[1])
 
     def gathered(self, tensor: Tensor) -> Tensor:
         """All of a tensor that is placed as the weight is; all processes call this."""
