@@ -85,6 +85,10 @@ class Experiment(ABC, Generic[Config]):
     """Settings that select cells: the recorded command names them, and a resumed run may select
     other cells; all finished cells stay in its folder."""
 
+    independent: bool = False
+    """Whether cells may run at the same time, in several processes: none reads the result of
+    another, and no result depends on a clock."""
+
     def missing(self) -> str | None:
         """A sentence that names missing packages; None if it can run."""
         return None

@@ -4,6 +4,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from rich.progress import (
 from .assets import assets
 from .experiment import Experiment
 from .files import RunError, read_json, read_object, write_bytes, write_checked
+from .processes import run_cells
 from .run import Run
 
 OF_THE_MACHINE = ("data", "device", "precision")
@@ -47,6 +49,7 @@ def execute(
     preset: str = "quick",
     out: Path = Path("runs"),
     resume: bool = False,
+    processes: int = 1,
     console: Console | None = None,
 ) -> Path:
     """Run all unfinished cells, then write the summary, the tables and the figures.
@@ -55,8 +58,10 @@ def execute(
         The run's folder, ``out / experiment.name``.
 
     Raises:
-        RunError: If the folder holds another run, or cannot be written.
+        RunError: If the folder holds another run, or cannot be written, or the cells cannot run in
+            so many processes.
     """
+    _check_processes(experiment, processes)
     folder = out / experiment.name
     free = experiment.local | experiment.parts
     wanted = {
@@ -76,12 +81,27 @@ def execute(
         same=experiment.machine(config),
         check=partial(experiment.check_finished, config),
     ) as run:
-        _work(experiment, config, wanted, run, console or Console(stderr=True))
+        _work(experiment, config, wanted, run, processes, console or Console(stderr=True))
     return folder
 
 
+def _check_processes(experiment: Experiment[Any], processes: int) -> None:
+    if processes < 1:
+        raise RunError(f"--processes must be at least 1: got {processes}.")
+    if processes > 1 and not experiment.independent:
+        raise RunError(
+            f"--processes must be 1 for {experiment.name}: got {processes}. Its cells need each "
+            "other's results, all cores, or a machine that does nothing else."
+        )
+
+
 def _work(
-    experiment: Experiment[Any], config: Any, wanted: dict[str, Any], run: Run, console: Console
+    experiment: Experiment[Any],
+    config: Any,
+    wanted: dict[str, Any],
+    run: Run,
+    processes: int,
+    console: Console,
 ) -> None:
     folder, cells = run.folder, run.cells
     if run.changed:
@@ -91,14 +111,23 @@ def _work(
         )
     with _bar(console) as bar:
         task = bar.add_task(experiment.name, total=float(len(cells)))
-        for number, cell in enumerate(cells):
-            bar.update(task, description=f"{experiment.name} {cell}", completed=number)
-            run.on_progress = partial(_advance, bar, task, number)
-            if run.result(cell) is None:
-                run.finish(cell, experiment.run_cell(config, cell, run))
+        if processes > 1:
+            waiting = [cell for cell in cells if run.result(cell) is None]
+            bar.update(task, completed=len(cells) - len(waiting))
+            with closing(run_cells(experiment, config, run, waiting, processes)) as finished:
+                for cell, result, clocks in finished:
+                    run.finish(cell, result, clocks)
+                    bar.update(task, advance=1)
+            run.sort_metrics()
+        else:
+            for number, cell in enumerate(cells):
+                bar.update(task, description=f"{experiment.name} {cell}", completed=number)
+                run.on_progress = partial(_advance, bar, task, number)
+                if run.result(cell) is None:
+                    run.finish(cell, experiment.run_cell(config, cell, run))
         bar.update(task, description=experiment.name, completed=len(cells))
     # Results are read from the files, so that an unbroken run gives the same as a resumed one.
-    done = {cell: result for cell in cells if (result := run.result(cell)) is not None}
+    done = {cell: found for cell in cells if (found := run.result(cell)) is not None}
     results = experiment.summarise(config, done)
     verdict = experiment.verdict(results)
     write_checked(folder / "summary.json", {**wanted, "verdict": verdict, "results": results})
@@ -149,11 +178,18 @@ def command(experiment: Experiment[Any], args: Sequence[str]) -> Callable[..., N
         preset: str = "quick",
         out: Path = Path("runs"),
         resume: bool = False,
+        processes: int = 1,
     ) -> None:
         console = Console(stderr=True)
         try:
             folder = execute(
-                experiment, config, preset=preset, out=out, resume=resume, console=console
+                experiment,
+                config,
+                preset=preset,
+                out=out,
+                resume=resume,
+                processes=processes,
+                console=console,
             )
         except KeyboardInterrupt:
             console.print("stopped; continue with --resume", style="red")
@@ -173,6 +209,7 @@ def command(experiment: Experiment[Any], args: Sequence[str]) -> Callable[..., N
         preset: {experiment.preset_help} The defaults below are those of the preset.
         out: The folder of the run is created in here.
         resume: Continue the run in that folder.
+        processes: Cells that run at the same time, where the experiment allows more than one.
     """
     return reproduce
 

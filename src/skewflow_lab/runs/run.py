@@ -72,7 +72,7 @@ class Run:
         self.cells = tuple(cells)
         self.changed: list[str] = []
         """Entries of the environment that differ from an earlier start."""
-        self.on_progress: Callable[[float], None] = lambda fraction: None
+        self.on_progress: Callable[[float], None] = _ignore
         self._timing: dict[str, dict[str, float]] = {}
         self._lines: dict[str, int] = dict.fromkeys(cells, 0)
         self._began = time.perf_counter()
@@ -159,14 +159,38 @@ class Run:
         """The file of the result of a finished cell."""
         return self._path(cell, "json")
 
-    def finish(self, cell: str, result: dict[str, Any]) -> None:
-        """Record the result of a cell, and remove its state."""
+    def finish(
+        self, cell: str, result: dict[str, Any], clocks: dict[str, float] | None = None
+    ) -> None:
+        """Record the result of a cell, and remove its state.
+
+        Args:
+            cell: Its name.
+            result: What it gave.
+            clocks: What `clocks` returned, if another process did the cell.
+        """
         self._sync_metrics()
-        self.time(cell, "seconds", self._elapsed())
+        self._timing[cell] = self.clocks(cell) if clocks is None else clocks
         write_checked(self.folder / "timing.json", self._timing)
         write_checked(self._path(cell, "json"), result)
         remove(self._path(cell, "state"))
         self._restart_clock(0.0)
+
+    def clocks(self, cell: str) -> dict[str, float]:
+        """The clock times of the cell that has just ended."""
+        return {**self._timing.get(cell, {}), "seconds": self._elapsed()}
+
+    def worker(self) -> "Run":
+        """This run for another process, which works on one cell and finishes none."""
+        run = Run(self.folder, self.cells)
+        run._lines = dict(self._lines)
+        return run
+
+    def sort_metrics(self) -> None:
+        """Bring the lines of `metrics.jsonl` into the order of the cells."""
+        path, place = self.folder / "metrics.jsonl", {c: n for n, c in enumerate(self.cells)}
+        lines = sorted(_read_metrics(path), key=lambda line: place[line[0]])
+        write_bytes(path, "".join(line for _, line in lines).encode())
 
     def save(self, cell: str, state: dict[str, Any]) -> None:
         """Store the state of an unfinished cell: tensors, numbers and containers of them."""
@@ -273,6 +297,10 @@ class Run:
 
     def _restart_clock(self, seconds: float) -> None:
         self._began, self._seconds = time.perf_counter(), seconds
+
+
+def _ignore(fraction: float) -> None:
+    """Progress of a run that shows none; a lambda could not be sent to another process."""
 
 
 def _exists(path: Path) -> bool:
