@@ -10,7 +10,7 @@ from helpers import assert_close, randn
 from skewflow_lab.data import load_digits_part
 from skewflow_lab.paper.vae.experiment import Vae
 from skewflow_lab.paper.vae.posteriors import Method, made_orthogonal, make_flows
-from skewflow_lab.paper.vae.training import Training
+from skewflow_lab.paper.vae.training import Autoencoder, Training
 from skewflow_lab.runs.files import RunError
 
 D = torch.float64
@@ -19,13 +19,13 @@ D = torch.float64
 @pytest.mark.parametrize("method", get_args(Method))
 def test_log_det_is_that_of_autograds_jacobian(method, generator):
     torch.manual_seed(0)
-    flows = make_flows(method, d=5, rank=3, context=4, width=12, num_flows=3).to(D)
+    flows = make_flows(method, d=5, rank=3, context=4, width=12, num_flows=3, num_planar=4).to(D)
     with torch.no_grad():
         for name, p in flows.named_parameters():
             if name.endswith("Q"):
                 p.copy_(torch.linalg.qr(p).Q)
             else:
-                p.mul_(2)
+                p.mul_(5)
     h = randn(1, 4, generator=generator)
 
     def moved(z):
@@ -68,14 +68,72 @@ def test_the_verdict_follows_the_numbers():
     assert "planar 85.10 (no difference beyond the seeds' spread)" in text
 
 
+def tiny(method, images, **settings):
+    sizes = {"latent": 4, "hidden": 16, "rank": 3, "num_flows": 2, "num_planar": 2}
+    schedule = {"batch": 20, "epochs": 4, "warm_up": 2, "seed": 0, "lr": 1e-3, **settings}
+    return Training(images[:400], images[400:500], method=method, **sizes, **schedule)
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_a_stopped_training_goes_on_to_the_same_bits(method, tmp_path):
+    images = load_digits_part("train").pixels.flatten(1)
+    unbroken, stopped, resumed = (tiny(method, images[:500]) for _ in range(3))
+    for _ in range(3):
+        unbroken.epoch()
+    stopped.epoch()
+    torch.save(stopped.state_dict(), tmp_path / "state.pt")
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for _ in range(2):
+        resumed.epoch()
+    assert resumed.rows == unbroken.rows
+    for name, p in unbroken.model.state_dict().items():
+        assert torch.equal(p, resumed.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_the_refined_posterior_is_a_density(method, generator):
+    # If q is one, the mean of p(z) / q(z | x) over q is 1, whatever flow made it.
+    torch.manual_seed(0)
+    sizes = {"latent": 3, "hidden": 8, "rank": 2, "num_flows": 2, "num_planar": 3}
+    model = Autoencoder(6, method=method, **sizes).to(D)
+    with torch.no_grad():
+        for flow in model.flows:
+            for name, p in flow.named_parameters():
+                if not name.endswith("Q"):
+                    p.mul_(5)
+        model.gaussian.bias[3:] += 2  # q is wider than p, so that the ratio has a variance
+        x = torch.rand(1, 6, generator=generator, dtype=D).expand(50_000, -1)
+        ratio = torch.exp(-model.terms(x, generator)[1])
+    error = ratio.std() / len(ratio) ** 0.5
+    assert error < 0.02
+    assert abs(ratio.mean() - 1) < 4 * error  # false alarm: once in 16,000
+
+
+def test_a_single_importance_sample_gives_the_bound_and_many_are_tighter():
+    images = load_digits_part("train").pixels.flatten(1)
+    training = tiny("flowsgd", images[:500])
+    training.epoch()
+    estimates = [training.neg_log_likelihood(n, 100) for n in (1, 10, 300)]
+    bounds = [training.neg_elbo(number) for number in range(40)]
+    noise = torch.tensor(bounds).std()
+    assert abs(estimates[0] - sum(bounds) / len(bounds)) < 4 * noise
+    assert estimates[0] > estimates[1] > estimates[2]
+
+
+def test_the_learning_rate_of_all_falls_to_zero_in_the_second_half():
+    images = load_digits_part("train").pixels.flatten(1)
+    training = tiny("flowsgd", images[:500])
+    rates = []
+    for _ in range(4):
+        training.epoch()
+        rates.append({g["lr"] for o in training.optimizers for g in o.param_groups})
+    assert rates == [{1e-3}, {1e-3}, {1e-3}, {5e-4}]
+
+
 def test_a_training_lowers_the_bound_and_keeps_the_factor_orthogonal():
     images = load_digits_part("train").pixels.flatten(1)
-    sizes = {"latent": 4, "hidden": 16, "rank": 3, "num_flows": 2}
     for method in ("flowsgd", "flowadam"):
-        training = Training(
-            images[:400], images[400:500], method=method, **sizes, lr=3e-3, batch=20, warm_up=1,
-            seed=0,
-        )  # fmt: skip
+        training = tiny(method, images, lr=3e-3)
         before = training.model.flows[0].Q.detach().clone()
         bounds = [training.neg_elbo(), training.epoch()["neg_elbo"]]
         assert bounds[1] < 0.97 * bounds[0]

@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bernoulli
 
-from skewflow.nn import orthogonality_error
+from skewflow.geometry import orthogonality_error
 from skewflow.optim import FlowAdam, FlowSGD, split_parameters
 
 from ...runs.seeds import spawn
-from .posteriors import Method, make_flows
+from .posteriors import Method, Sylvester, make_flows
 
 SHOWN = 8
 """Samples, and reconstructions, that a training keeps for the page."""
@@ -24,7 +24,15 @@ class Autoencoder(nn.Module):
     """A Bernoulli decoder and a Gaussian encoder of two hidden layers each, and the flows."""
 
     def __init__(
-        self, pixels: int, *, latent: int, hidden: int, method: Method, rank: int, num_flows: int
+        self,
+        pixels: int,
+        *,
+        latent: int,
+        hidden: int,
+        method: Method,
+        rank: int,
+        num_flows: int,
+        num_planar: int,
     ) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
@@ -32,7 +40,13 @@ class Autoencoder(nn.Module):
         )
         self.gaussian = nn.Linear(hidden, 2 * latent)
         self.flows = make_flows(
-            method, d=latent, rank=rank, context=hidden, width=hidden, num_flows=num_flows
+            method,
+            d=latent,
+            rank=rank,
+            context=hidden,
+            width=hidden,
+            num_flows=num_flows,
+            num_planar=num_planar,
         )
         self.decoder = nn.Sequential(
             nn.Linear(latent, hidden),
@@ -49,7 +63,7 @@ class Autoencoder(nn.Module):
         """-log p(x | z), and log q(z | x) - log p(z), for one z of each image."""
         h = self.encoder(x)
         mean, log_var = self.gaussian(h).chunk(2, dim=1)
-        noise = torch.randn(mean.shape, generator=generator)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
         z = mean + noise * (log_var / 2).exp()
         log_q = -(noise.square() + log_var + LOG_2PI).sum(1) / 2
         for flow in self.flows:
@@ -72,12 +86,15 @@ class Training:
         hidden: int,
         rank: int,
         num_flows: int,
+        num_planar: int,
         lr: float,
         batch: int,
+        epochs: int,
         warm_up: int,
         seed: int,
     ) -> None:
-        self.train, self.batch, self.warm_up, self.seed = train, batch, warm_up, seed
+        self.train, self.batch, self.seed = train, batch, seed
+        self.lr, self.epochs, self.warm_up = lr, epochs, warm_up
         self.test = torch.bernoulli(test, generator=spawn(0, "test images"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -88,10 +105,10 @@ class Training:
                 method=method,
                 rank=rank,
                 num_flows=num_flows,
+                num_planar=num_planar,
             )
-        self.has_weights = method in ("flowsgd", "flowadam")
         free, optimizers = list(self.model.parameters()), []
-        if self.has_weights:
+        if method in ("flowsgd", "flowadam"):
             weights, rest = split_parameters(self.model)
             free = [p for _, p in rest]
             optimizers.append(
@@ -111,6 +128,9 @@ class Training:
         began, number = time.perf_counter(), len(self.rows)
         generator = spawn(self.seed, "epoch", number)
         weight = min(1.0, (number + 1) / max(1, self.warm_up))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr * min(1.0, 2 * (1 - number / self.epochs))
         total = 0.0
         order = torch.randperm(len(self.train), generator=generator)
         for index in torch.split(order, self.batch):
@@ -127,17 +147,28 @@ class Training:
             "epoch": number + 1,
             "train": total / len(self.train),
             "neg_elbo": self.neg_elbo(),
-            "error": orthogonality_error(self.model) if self.has_weights else None,
+            "error": self.orthogonality_error(),
         }
         self.rows.append(row)
         return row
 
     @torch.no_grad()
-    def neg_elbo(self) -> float:
-        """-ELBO in nats of the test images, one sample each."""
-        generator = spawn(self.seed, "test")
+    def neg_elbo(self, draw: int = 0) -> float:
+        """-ELBO in nats of the test images, one sample each; another draw has other samples."""
+        generator = spawn(self.seed, "test", draw)
         parts = [sum(self.model.terms(x, generator)) for x in torch.split(self.test, 500)]
         return float(torch.cat(parts).mean())  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def orthogonality_error(self) -> float | None:
+        """The largest error of a Sylvester flow's factor, over test images if they have their own.
+
+        A log-determinant is right only as far as the factor is orthogonal.
+        """
+        h = self.model.encoder(self.test[:500])
+        factors = [flow.orthogonal(h) for flow in self.model.flows if isinstance(flow, Sylvester)]
+        errors = [float(orthogonality_error(Q).max()) / Q.shape[-1] ** 0.5 for Q in factors]
+        return max(errors) if errors else None
 
     @torch.no_grad()
     def neg_log_likelihood(self, samples: int, images: int) -> float:
