@@ -66,6 +66,7 @@ def test_the_verdict_follows_the_numbers():
     assert "FlowAdam reaches a -ELBO of 85.00" in text and "orthogonal to 2e-07" in text
     assert "no flow 90.00 (5.00 more)" in text and "reflections 84.00 (1.00 less)" in text
     assert "planar 85.10 (no difference beyond the seeds' spread)" in text
+    assert "FlowSGD 86.00 (1.00 more)" in text
 
 
 def tiny(method, images, **settings):

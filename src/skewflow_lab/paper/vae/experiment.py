@@ -188,8 +188,8 @@ class Vae(Experiment[VaeConfig]):
         said = [
             f"{METHODS[other]} {methods[other]['neg_elbo']['mean']:.2f} "
             f"({_compared(methods[best]['neg_elbo'], methods[other]['neg_elbo'])})"
-            for other in ("none", "planar", "iaf", "householder", "amortised")
-            if other in methods
+            for other in METHODS
+            if other in methods and other != best
         ]
         return (
             f"After {results['epochs']} epochs on {results['data']}, {results['num_seeds']} seeds: "
