@@ -38,7 +38,7 @@ def run_cells(
         except BrokenProcessPool as error:
             raise RunError(
                 f"processes must live until their cells end: one of {processes} died, perhaps for "
-                "lack of memory. Go on with --resume, with fewer --processes."
+                "lack of memory. Continue with --resume and fewer --processes."
             ) from error
         except BaseException:
             for child in active_children():

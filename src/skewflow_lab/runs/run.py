@@ -189,7 +189,7 @@ class Run:
     def sort_metrics(self) -> None:
         """Bring the lines of `metrics.jsonl` into the order of the cells."""
         path, place = self.folder / "metrics.jsonl", {c: n for n, c in enumerate(self.cells)}
-        lines = sorted(_read_metrics(path), key=lambda line: place[line[0]])
+        lines = sorted(read_metrics(path), key=lambda line: place[line[0]])
         write_bytes(path, "".join(line for _, line in lines).encode())
 
     def save(self, cell: str, state: dict[str, Any]) -> None:
