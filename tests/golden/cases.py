@@ -8,6 +8,7 @@ import hashlib
 import sys
 from pathlib import Path
 
+import llvmlite.binding
 import numpy as np
 import torch
 from torch import nn
@@ -152,14 +153,15 @@ def numbers(tensors):
 
 
 def processor():
-    """The hash of products and decompositions, which differ between processors."""
+    """The hash of what makes bits differ: torch's products, and the processor numba compiles for."""
     g = torch.Generator().manual_seed(0)
     made = []
     for dtype in (torch.float32, torch.float64):
         for n in (12, 33, 70):
             A = torch.randn(n, n, generator=g, dtype=torch.float64).to(dtype)
             made += [A @ A.mT, torch.linalg.svd(A)[0], A.exp(), torch.linalg.solve(A, A.mT)]
-    return digest(made)
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    return f"{digest(made)} {llvmlite.binding.get_host_cpu_name()} {features}"
 
 
 def write():

@@ -117,5 +117,5 @@ def test_videos_of_a_finished_run_are_drawn_later_and_stand_on_the_page(drawing,
     assert page.count('<img src="data:image/gif;base64,') == 3
     assert "HalfCheetah, h = 4, stoch-ortRNN: an episode of the last policy" in page
     (folder / "kept" / "HalfCheetah,affine,seed=0.pt").unlink()
-    with pytest.raises(RunError, match=r"affine,seed=0.pt must be what .* --resume then makes"):
+    with pytest.raises(RunError, match=r"affine,seed=0.pt must be what .* --resume then repeats"):
         execute(RL, replace(config, videos=True), resume=True, **options)
