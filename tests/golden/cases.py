@@ -153,7 +153,7 @@ def numbers(tensors):
 
 
 def processor():
-    """The hash of what makes bits differ: torch's products, and the processor numba compiles for."""
+    """The hash of products of torch, and the processor that numba compiles for: bits need both."""
     g = torch.Generator().manual_seed(0)
     made = []
     for dtype in (torch.float32, torch.float64):
