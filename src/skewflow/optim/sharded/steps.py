@@ -16,7 +16,6 @@ from ...kernels.rotate_factored.dispatch import is_worth_it
 from ...kernels.row_moments.reference import moments_of
 from ...kernels.tangent import tangent_part
 from ...kernels.turn_by_angle.exact import direction_by_angle as whole_direction
-from ...kernels.turn_by_angle.reference import drawn_partition
 from ...kernels.update import LARGEST_GRADIENT, Update, direction
 from ..auto import Choice
 from ..gradient import Factors, Gradient
@@ -115,13 +114,16 @@ def _by_factors(now: Now, given: Factors) -> Steps:
 
 def _by_blocks(now: Now, G: Float[Tensor, "n d k"]) -> Steps:
     """Form the sums of a block step."""
+    from ...kernels.permutation.partition_cpu import partition_at  # numba, on use
+
     weight, size = now.weight, now.choice.size
     assert isinstance(size, int)
     place, (n, d, _) = weight.placement, now.X.shape
     D, new = direction(G.to(now.X.dtype), now.M, now.update)
     stream = weight.stream + place.first
-    time = torch.tensor(now.time, device=now.X.device)
-    partitions = [drawn_partition(d, size, now.update, stream + b, time) for b in range(n)]
+    partitions = [
+        partition_at(d, size, now.update, stream + b, now.time, now.X.device) for b in range(n)
+    ]
     request = [Sum(entries(now.X, D, partitions), place.groups)]
     if now.squares is not None:
         request.append(_row_squares(now, G))
