@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
 from nets import Net, train
 from skewflow.errors import SamplingError
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD, split_parameters
+from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD, split_parameters
 
 CASES = {
     "plain": (FlowSGD, {"block_size": 2}),
@@ -66,6 +66,37 @@ def test_a_run_saved_by_torch_goes_on_with_the_same_bits(case, dtype, flat, tmp_
     train(resumed, optimizers, 3, seed=8)
     for p, q in zip(model.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.parametrize("flat", [True, False], ids=["flat", "nested"])
+def test_torch_saves_the_moment_of_natural_steps(flat, tmp_path, generator):
+    def started(seed):
+        layer = nn.Linear(8, 12, bias=False, dtype=torch.float64)
+        orthogonal_(layer.weight, generator=torch.Generator().manual_seed(seed))
+        return layer, NaturalSGD(layer.parameters(), lr=0.1)
+
+    def step(layer, optimizer, generator):
+        p = layer.weight
+        A, B = (torch.randn(n, 2, generator=generator, dtype=p.dtype) for n in p.shape)
+        optimizer.step(factors={p: (A, B)})
+
+    layer, optimizer = started(0)
+    for _ in range(3):
+        step(layer, optimizer, generator)
+    _, state = state_of(layer, optimizer, flat)
+    checkpoint.save({"o": state, "m": layer.state_dict()}, checkpoint_id=tmp_path / "saved")
+
+    resumed, other = started(1)
+    options, state = state_of(resumed, other, flat)
+    loaded = {"o": state, "m": resumed.state_dict()}
+    checkpoint.load(loaded, checkpoint_id=tmp_path / "saved")
+    resumed.load_state_dict(loaded["m"])
+    set_optimizer_state_dict(resumed, other, loaded["o"], options=options)
+    for each in ((layer, optimizer), (resumed, other)):
+        step(*each, torch.Generator().manual_seed(5))
+    assert torch.equal(layer.weight, resumed.weight)
 
 
 @pytest.mark.parametrize("case", CASES)
