@@ -104,11 +104,9 @@ class OrthogonalOptimizer(SavedOptimizer):
         for plan, found in zip(plans, gradients, strict=True):
             context = Context(plan.options, plan.update, found, clock, drift, capturing)
             work += [(executor, context) for executor in plan.executors]
+        work.sort(key=lambda each: not each[0].sums)
         try:
-            for executor, context in work:
-                executor.prepare(context)
-            if self._shared.rounds.waiting:  # on sums after which every process can refuse
-                self._shared.rounds.begin()
+            self._prepare_all(work)
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
             if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then at intervals
                 self._angles.check(work)
@@ -138,6 +136,19 @@ class OrthogonalOptimizer(SavedOptimizer):
                     for members in plan.stacks():
                         drift.check(members, plan.options["seed"])
         self._writes.note()
+
+    def _prepare_all(self, work: Iterable[tuple[Executor, Context]]) -> None:
+        """Prepare the steps, those with sums over processes first: if one refuses, all do."""
+        rounds = self._shared.rounds
+        for executor, context in work:
+            try:
+                executor.prepare(context)
+            except Exception:
+                if not executor.sums:
+                    rounds.refuse()
+                raise
+        if rounds.waiting:
+            rounds.begin()
 
     def _read(self, factors: GivenFactors) -> list[Sequence[Gradient | None]]:
         """The gradients of each group: dense, in factors, or None."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from ..._typing import MatrixBlocks
 from ..drift import FACTORED_EVERY, FACTORED_TOLERANCE, LARGEST_DRIFT, TOLERANCE
 from ..gradient import Factors, Gradient
-from ..sharded.guard import CHUNK, polish, polish_chunk, residual
+from ..sharded.guard import chunk, polish, polish_chunk, residual
 from ..sharded.rounds import run
 from ..sharded.steps import Now, Ready, steps_of
 from .executor import Context, Executor, Member, Settings
@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # torch's DTensor takes a second to import
 
 class Sharded(Executor):
     """All sharded weights of a group; the rounds of all groups go together."""
+
+    sums = True
 
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         super().__init__(members, settings)
@@ -119,8 +121,9 @@ class Sharded(Executor):
         for member in self.members:
             weight, left = _sharded(member), member.state["unpolished"]
             if left and weight.placement.split == "columns":
-                due.append(polish_chunk(weight, weight.view.matrices[2] - left))
-                member.state["unpolished"] = max(left - CHUNK, 0)
+                k = weight.view.matrices[2]
+                due.append(polish_chunk(weight, k - left))
+                member.state["unpolished"] = max(left - chunk(k), 0)
         run(due)
 
 

@@ -23,7 +23,7 @@ from .angle_direction import direction_by_angle
 from .block_step import entries, estimates, turn_
 from .exact_step import polar_step, thin_step
 from .factored_step import factored_step
-from .rounds import Steps, Sum
+from .rounds import REFUSED, Steps, Sum
 
 if TYPE_CHECKING:
     from .weight import ShardedWeight
@@ -77,6 +77,7 @@ def steps_of(now: Now, skips: bool) -> Steps:
 
     Raises:
         NonFiniteGradientError: In every process, if a part of the gradient is not finite.
+        RuntimeError: If another process refuses the step.
     """
     if isinstance(now.G, Factors):
         bad, inner = _bad_factors(now.G), _by_factors(now, now.G)
@@ -87,6 +88,7 @@ def steps_of(now: Now, skips: bool) -> Steps:
     request = [*next(inner), Sum(flag, now.weight.placement.all_groups)]
     *sums, bad = yield request
     if float(bad):
+        _check_refusals(bad)
         if skips:
             return None
         raise _unusable(now)
@@ -96,6 +98,25 @@ def steps_of(now: Now, skips: bool) -> Steps:
             wanted = inner.send((yield wanted))
     except StopIteration as end:
         return end.value
+
+
+def refusals(weight: "ShardedWeight") -> Steps:
+    """No step, but the sum by which the other processes refuse theirs.
+
+    Raises:
+        RuntimeError: If one of them does.
+    """
+    flag = torch.zeros((), dtype=weight.p.dtype, device=weight.p.device)
+    (flag,) = yield [Sum(flag, weight.placement.all_groups)]
+    _check_refusals(flag)
+
+
+def _check_refusals(flag: Tensor) -> None:
+    if float(flag) >= REFUSED:
+        raise RuntimeError(
+            "a step of sharded weights needs every process, and another one refuses this step: "
+            "its error says why. Nothing was changed."
+        )
 
 
 def _by_factors(now: Now, given: Factors) -> Steps:

@@ -159,7 +159,8 @@ class ShardedWeight(Weight):
                 f"{self.name} of shape {tuple(self.p.shape)} must be orthogonal to begin with: the "
                 f"residual X^T X - I, measured along a vector of signs, is {error:.1e}, where "
                 f"{TOLERANCE[self.p.dtype]:.0e} is the most. Call `skewflow.nn.orthogonal_` on it "
-                "before `fully_shard`, or load orthogonal weights."
+                "before `fully_shard`, from the same seed in every process, or load orthogonal "
+                "weights."
             )
 
     @torch.no_grad()
