@@ -37,6 +37,7 @@ def main() -> None:
     from .bench.recurrence import recurrence
     from .bench.rollouts import rollouts
     from .bench.second_moment import second_moment
+    from .bench.sharded import sharded
     from .bench.step import command as step
     from .bench.training import command as training
     from .bench.two_commits import two_commits
@@ -57,6 +58,7 @@ def main() -> None:
     bench.command(name="givens-layer")(givens_layer)
     bench.command(name="givens-policy")(givens_policy)
     bench.command(name="second-moment")(second_moment)
+    bench.command(name="sharded")(sharded)
     bench.command(name="two-commits")(two_commits)
     bench.command(name="which-end")(which_end)
     rates = LearningRate()

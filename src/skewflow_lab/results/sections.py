@@ -330,6 +330,14 @@ def sections(results: Path) -> list[Recorded]:
             note="The final loss of each candidate at its best rate; `plane` is FlowAdam's.",
         ),
         at(
+            f"{BENCH}/sharded.json",
+            "Sharded steps on two cores",
+            "optim",
+            command="skewflow bench sharded --save",
+            note="`rows`: times for all four weights, on cores that other programs share. `model`: "
+            "the cost on 64 GPUs [in theory](how-to/shard-weights.md#the-cost-on-64-gpus).",
+        ),
+        at(
             f"{BENCH}/results.csv",
             "Edge completion, recurrences by hand, and two processes on two cores",
             "optim",
