@@ -9,7 +9,7 @@ from itertools import product
 
 import torch
 
-from processes import models, refusals, weights
+from processes import convolutions, models, refusals, weights
 from processes.shards import OPTIMIZERS, run_checks
 from processes.traffic import counts, gathers_of_dtensor
 
@@ -41,6 +41,7 @@ def checks(folder):
             run = partial(models.fully_sharded, kind, size, t)
             named[f"fully_shard, {kind}, s={size}, {t}"] = run
     named["clipped and accumulated"] = partial(models.fully_sharded, clip=0.05, accumulate=2)
+    named |= convolutions.checks()
     named["checkpoints"] = lambda: models.checkpoints(folder)
     return named
 

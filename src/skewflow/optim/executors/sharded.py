@@ -24,6 +24,7 @@ class Sharded(Executor):
         super().__init__(members, settings)
         self._rounds = settings.shared.rounds
         self._numbers: list[int] = []
+        self._nows: list[Now] = []
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
@@ -35,10 +36,8 @@ class Sharded(Executor):
         """Compute the parts of the first sums; nothing is sent yet."""
         if context.capturing:
             raise not_captured()
-        self._numbers = [
-            self._rounds.add(steps_of(self._now(member, context), self.skips))
-            for member in self.members
-        ]
+        self._nows = [self._now(member, context) for member in self.members]
+        self._numbers = [self._rounds.add(steps_of(now, self.skips)) for now in self._nows]
 
     def undo(self) -> None:
         """Drop the prepared steps."""
@@ -46,12 +45,14 @@ class Sharded(Executor):
 
     def step(self, context: Context) -> None:
         """Take the steps, and check the drift at intervals."""
-        for member, number in zip(self.members, self._numbers, strict=True):
+        for member, number, now in zip(self.members, self._numbers, self._nows, strict=True):
             ready: Ready | None = self._rounds.result(number)
             if ready is None:
                 member.state["skipped"] += 1
             else:
                 ready.write()
+                member.weight.write_back(member.state, now.X, now.M)
+        self._nows.clear()
         every, number = context.options["check_every"], context.drift.checks
         often = min(every, FACTORED_EVERY)
         due = [

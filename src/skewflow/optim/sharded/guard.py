@@ -74,6 +74,7 @@ def polish(weight: "ShardedWeight") -> Generator[Request, Sequence[Tensor], Any]
         (P,) = yield [Sum(X.mT @ X, place.groups)]
         P.diagonal(dim1=-2, dim2=-1).sub_(1)
         X.sub_(X @ P, alpha=0.5)
+    weight.write_back({}, X)
     return None
 
 
@@ -102,6 +103,7 @@ def polish_chunk(weight: "ShardedWeight", start: int) -> Generator[Request, Sequ
         P = C.mT @ C
         P.diagonal(dim1=-2, dim2=-1).sub_(1)
         X[..., mine] -= (moved - C - C @ P / 2)[..., theirs]
+    weight.write_back({}, X)
     return None
 
 

@@ -75,6 +75,16 @@ class ShardedWeight(Weight):
         M = self.local(state["momentum_buffer"]) if "momentum_buffer" in state else None
         return self.local(self.p.detach()), M
 
+    def write_back(self, state: dict[str, Any], X: Tensor, M: Tensor | None = None) -> None:
+        """Bring what `matrices` gave into the parts on this process, as far as they are copies."""
+        parts = [(self.p.detach(), X)]
+        parts += [(state["momentum_buffer"], M)] if M is not None else []
+        for tensor, matrices in parts:
+            assert isinstance(tensor, DTensor)
+            part = tensor.to_local()
+            if part.untyped_storage().data_ptr() != matrices.untyped_storage().data_ptr():
+                part.copy_(self.placement.view.restore(matrices))
+
     def factors(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """The factors (n, d, r) and (n, k, r) of a gradient in the rows and columns here.
 
