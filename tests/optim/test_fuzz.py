@@ -123,6 +123,12 @@ def check_point(p, state, sign):
         assert torch.equal(signs(p), sign)
 
 
+def are_untouched(params, grads):
+    """Whether the gradients hold what they held before, NaN too."""
+    pairs = zip(params, grads, strict=True)
+    return all(torch.equal(p.grad.view(torch.uint8), G.view(torch.uint8)) for p, G in pairs)
+
+
 def check(kinds_of_weights, make, given_options, steps):
     params, twins = ([weight(*kind) for kind in kinds_of_weights] for _ in range(2))
     try:
@@ -146,9 +152,10 @@ def check(kinds_of_weights, make, given_options, steps):
             assert len(str(error)) > 40
             assert is_equal([p.detach() for p in params], points)
             assert is_equal(optimizer.state_dict(), state)
+            assert are_untouched(params, grads)
             return
-        for p, G, sign in zip(params, grads, before, strict=True):
-            assert torch.equal(p.grad.nan_to_num(), G.nan_to_num())
+        assert are_untouched(params, grads)
+        for p, sign in zip(params, before, strict=True):
             check_point(p, optimizer.state[p], sign)
         # A run that is saved and loaded at every step.
         state = copy.deepcopy(resumed.state_dict())
@@ -160,8 +167,8 @@ def check(kinds_of_weights, make, given_options, steps):
 
 
 def fuzz(examples, seconds):
-    """Check random cases until there are enough of them, or time is up."""
-    end = time.monotonic() + seconds
+    """Check random cases until there are enough of them, or so much time of the CPU is used."""
+    end = time.process_time() + seconds  # a busy machine has to check as many
 
     @settings(
         max_examples=examples,
@@ -173,14 +180,14 @@ def fuzz(examples, seconds):
     )
     @given(weights, options(), st.lists(st.tuples(gradients, gradients), min_size=1, max_size=4))
     def run(kinds, flow, steps):
-        if time.monotonic() < end:
+        if time.process_time() < end:
             check(kinds, *flow, steps)
 
     run()
 
 
 def test_random_steps_keep_their_promises():
-    fuzz(examples=150, seconds=25)
+    fuzz(examples=150, seconds=60)  # 10, and compilation where the cache is empty
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from ..errors import NonFiniteError
 from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import is_capturing
+from ..kernels._runtime.torch_threads import Process, few_threads
 from ..kernels.update import Update
 from .auto import choice_for, explain
 from .compiled_functions import OUTSIDE, outside_the_graph
@@ -86,12 +87,14 @@ class OrthogonalOptimizer(SavedOptimizer):
         capturing = torch.cuda.is_initialized() and is_capturing()  # type: ignore[no-untyped-call]
         if capturing:
             self._shared.clock.check_capture()
+        # A forked process would wait for ever for the threads that torch had in its parent.
+        take_step = few_threads(0)(self._step) if Process.forked else self._step
         with torch.no_grad():
             if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
                 with no_autocast():
-                    self._step(factors or {}, capturing)
+                    take_step(factors or {}, capturing)
             else:
-                self._step(factors or {}, capturing)
+                take_step(factors or {}, capturing)
         return loss
 
     def _step(self, factors: GivenFactors, capturing: bool) -> None:

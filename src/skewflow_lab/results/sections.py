@@ -343,8 +343,7 @@ def sections(results: Path) -> list[Recorded]:
             "optim",
             command="skewflow bench edge-completion --save\nskewflow bench recurrence --save\n"
             "skewflow bench processes --save",
-            note="The two processes had real-time priority, beside other programs. Where torch has "
-            "several threads, a polish of a small matrix starts them, and waits for a busy core.",
+            note="The two processes had real-time priority, beside other programs.",
             columns={"results": ("benchmark", "case", "unit", "p20", "p50", "p80", "commit")},
         ),
     ]

@@ -16,6 +16,7 @@ from ...bench.peers.baselines import exact_exponential
 from ...measure.timing import interleaved, ratio
 from ...models.methods import r_star
 from ...runs.experiment import Experiment, Figure, Table, Timing, Value
+from ...runs.files import RunError
 from ...runs.run import Run
 from ...runs.seeds import spawn
 from ...runs.threads import one_thread
@@ -91,6 +92,8 @@ class Table1(Experiment[Table1Config]):
 
     def cells(self, config: Table1Config) -> Sequence[str]:
         """One name for each setting."""
+        if config.rounds < 1:
+            raise RunError(f"--rounds must be at least 1: got {config.rounds}.")
         return list(config.settings)
 
     @one_thread()
