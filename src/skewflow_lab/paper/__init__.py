@@ -6,9 +6,9 @@ from ..runs.experiment import Experiment
 from .cifar.experiment import Cifar
 from .convergence.experiment import Convergence
 from .haar.experiment import Haar
-from .isomorphism import Isomorphism
+from .isomorphism.experiment import Isomorphism
 from .max_cut.experiment import MaxCutGset
-from .metric_learning import MetricLearning
+from .metric_learning.experiment import MetricLearning
 from .mnist.experiment import Mnist
 from .numerics import Numerics
 from .qaplib import Qaplib

@@ -312,9 +312,8 @@ def sections(results: Path) -> list[Recorded]:
             "Metric learning",
             "problems",
             figure="metric-learning/figures/metric-learning.png",
-            note="Errors in percent, seconds of a fit. On MNIST `NeighborhoodComponentsAnalysis` "
-            "trains on 4,000 of the images, because its matrices are quadratic in their number. "
-            "metric-learn's LMNN is missing: it does not work with scikit-learn 1.9.",
+            note="Errors in percent, seconds of a fit. On MNIST rivals whose matrices are "
+            "quadratic in the number of images train on 4,000 of them.",
         ),
         at(
             "random-features",

@@ -64,7 +64,7 @@ SMALL = {
     "metric-learning": {"sets": ("wine",), "splits": 2, "steps": 5},
     "random-features": {"num_rotations": 96, "num_samples": 40, "pairs": 3, "block_sizes": (2, 4)},
     "max-cut": {"graphs": ("grid-4", "random-20"), "drawn": ("random-20",)},
-    "synchronize": {"graphs": ("sphere-4",), "drawn": ("sphere-4",), "most": 0},
+    "synchronize": {"graphs": ("sphere-4",), "drawn": ("sphere-4",)},
     "rho": {"d": 20, "block_sizes": (2, 5), "num_steps": 12, "every": 3, "data": "digits"},
     "vae": {
         "latent": 4,
