@@ -112,6 +112,24 @@ def test_the_adjoint_is_differentiated_through_the_steps(generator):
         assert_close("second", a, b)
 
 
+@EVERY
+def test_a_batch_of_gradients_is_pulled_back_at_once(method, generator):
+    layer, x = lively(4, 5, generator, method=method), randn(4, generator=generator)
+    found = []
+    for vectorize in (False, True):
+        torch.manual_seed(0)  # the stochastic flow draws the same planes
+        x.requires_grad_()
+        y = layer(x)
+        ups = torch.eye(4, dtype=D)
+        if vectorize:
+            found.append(torch.autograd.grad(y, [x, layer.weight], ups, is_grads_batched=True))
+        else:
+            rows = [torch.autograd.grad(y, [x, layer.weight], up, retain_graph=True) for up in ups]
+            found.append([torch.stack(part) for part in zip(*rows, strict=True)])
+    for a, b in zip(*found, strict=True):
+        assert_close("batched", a, b)
+
+
 def test_a_generator_of_ones_own_is_trained_but_what_it_freezes_is_not(generator):
     class Turn(nn.Module):
         def __init__(self):

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .. import _validate
 from ..errors import ShapeError
-from ..tournaments.families import round_robin
+from ..tournaments.families import circle
 from .init import orthogonal_
 from .reversible import Flow, adjoint, march
 
@@ -75,7 +75,8 @@ class OrthogonalODE(nn.Module):
             "stochastic" turns the planes of a random matching by an unbiased estimate, as Eq. 9;
             "strang" turns all planes in the order of `tournaments.round_robin` and back, by halves.
         gradient: "adjoint" for constant memory, or "autograd" through the steps. Both give the
-            same numbers to rounding. `torch.compile` and second derivatives always use autograd.
+            same numbers to rounding. `torch.compile`, `torch.func` and second derivatives always
+            use autograd.
         generator: A module, called with the time and W, whose result M gives
             $\Omega_\theta = (M - M^\top)/2$; a `BracketGenerator` when omitted. It must not depend
             on random numbers or other state.
@@ -124,10 +125,6 @@ class OrthogonalODE(nn.Module):
         self.weight = nn.Parameter(torch.empty(d, d, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(d, device=device, dtype=dtype))
         self.generator = generator or BracketGenerator(d, device, dtype)
-        sweep = [T.edges() for T in round_robin(d)]
-        pairs = torch.stack([*sweep, *sweep[::-1]]).to(device, torch.int32)
-        self.sweep: Tensor
-        self.register_buffer("sweep", pairs, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -157,6 +154,7 @@ class OrthogonalODE(nn.Module):
                 f"`x` must have the shape (*batch, {d}): got {tuple(x.shape)}. "
                 "The last dimension is the number of inputs."
             )
+        sweep = _sweep(d, x.device) if self.method == "strang" else None
         seed = torch.randint(2**31, (), device=x.device) if self.method == "stochastic" else None
         flow = Flow(
             self.method,
@@ -164,12 +162,13 @@ class OrthogonalODE(nn.Module):
             self.time,
             self.activation,
             self.generator,
-            self.sweep,
+            sweep,
             seed,
         )
         wide = torch.promote_types(x.dtype, torch.float32)
         start = x.to(wide), self.weight.to(torch.float64)
-        plain = torch.compiler.is_compiling() or self.gradient == "autograd"
+        transformed = torch._C._are_functorch_transforms_active()
+        plain = transformed or torch.compiler.is_compiling() or self.gradient == "autograd"
         run = march if plain else adjoint
         end, W = run(flow, *start, self.bias)
         return end.to(x.dtype), W
@@ -180,3 +179,9 @@ class OrthogonalODE(nn.Module):
             f"d={len(self.bias)}, num_steps={self.num_steps}, time={self.time}, "
             f"method={self.method!r}, gradient={self.gradient!r}"
         )
+
+
+def _sweep(d: int, device: torch.device) -> Int[Tensor, "n m 2"]:
+    """All planes in the order of `tournaments.round_robin`, and then in the reverse order."""
+    pairs = circle(d, torch.arange(d - 1 + d % 2, device=device)).to(torch.int32)
+    return torch.cat([pairs, pairs.flip(0)])
