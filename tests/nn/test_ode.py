@@ -72,6 +72,25 @@ def test_the_steps_converge_with_second_order(method, generator):
     assert_close("W", W, ends[320][1], factor=1e8)  # what 320 steps of second order leave
 
 
+@pytest.mark.parametrize("gradient", ["autograd", "adjoint"])
+def test_a_flow_goes_on_where_another_call_ended(gradient, generator):
+    half, whole = (lively(4, 50, generator, gradient=gradient) for _ in range(2))
+    whole.load_state_dict(half.state_dict())
+    for layer, time in ((half, 0.5), (whole, 1.0)):
+        layer.time = time
+        torch.nn.init.zeros_(layer.generator.U)  # the time of the second half starts at 0 again
+    x = randn(4, generator=generator)
+    found = []
+    for run in (lambda: half.end(*half.end(x)), lambda: whole.end(x)):
+        end, W = run()
+        layer = half if not found else whole
+        loss = end.sum() + W[0].sum()
+        found.append([end, W, *torch.autograd.grad(loss, [layer.weight, layer.generator.V])])
+    for a, b in zip(*found, strict=True):
+        assert (a - b).abs().max() < 1e-2 * b.abs().max()  # what steps of second order leave
+    assert (half.end(x)[0] - found[0][0]).norm() > 0.1
+
+
 def test_the_random_steps_tend_to_the_exact_ones(generator):
     layer = lively(4, 1, generator)
     layer.num_steps = 100
@@ -169,5 +188,7 @@ def test_what_does_not_fit_is_refused():
         OrthogonalODE(3, gradient="none")
     with pytest.raises(ShapeError, match=r"`x` must have the shape \(\*batch, 3\): got \(2, 4\)"):
         OrthogonalODE(3)(torch.zeros(2, 4))
+    with pytest.raises(ShapeError, match=r"`W` must have the shape \(3, 3\): got \(2, 2\)"):
+        OrthogonalODE(3).end(torch.zeros(3), torch.eye(2))
     with pytest.raises(DtypeError, match="`x` must be a real floating-point"):
         OrthogonalODE(3)(torch.zeros(3, dtype=torch.int64))

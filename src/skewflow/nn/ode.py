@@ -58,9 +58,10 @@ class OrthogonalODE(nn.Module):
 
     W starts in O(d), at a weight that is marked as orthogonal and trained by `FlowSGD` or
     `FlowAdam`. It stays there because each step multiplies it by a rotation, in float64. As its
-    singular values are one, gradients neither fade nor explode as they do with a free weight. The
-    paper's appendix names neural equations on compact manifolds (Sec. 9.9); they are those of
-    Choromanski et al., "Ode to an ODE", NeurIPS 2020.
+    singular values are one, the equation changes the length of a gradient by at most the factor
+    $e^T$ either way if $|f'| \le 1$; with a free weight the bound is $e^{T \|W\|}$. The paper's
+    appendix names neural equations on compact manifolds (Sec. 9.9); they are those of Choromanski
+    et al., "Ode to an ODE", NeurIPS 2020.
 
     The integrator is the leapfrog of two copies, half a step apart, each moved by the velocity at
     the other: of second order with the methods "exact" and "strang", and reversible. The adjoint
@@ -144,9 +145,19 @@ class OrthogonalODE(nn.Module):
         return self.end(x)[0]
 
     def end(
-        self, x: Float[Tensor, "*batch d"]
+        self, x: Float[Tensor, "*batch d"], W: Float[Tensor, "d d"] | None = None
     ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "d d"]]:
-        """x(T), and W(T) in float64."""
+        """x(T), and W(T) in float64.
+
+        Args:
+            x: x(0).
+            W: W(0), the weight of the layer when omitted. With the W(T) of a call the flow goes on
+                where that call ended; the time starts at 0 again.
+
+        Raises:
+            ShapeError: If the last dimension of `x` is not d, or W is not (d, d).
+            DtypeError: If one of them is not real and floating.
+        """
         _validate.floating(x, "x")
         d = len(self.bias)
         if x.ndim < 1 or x.shape[-1] != d:
@@ -154,6 +165,10 @@ class OrthogonalODE(nn.Module):
                 f"`x` must have the shape (*batch, {d}): got {tuple(x.shape)}. "
                 "The last dimension is the number of inputs."
             )
+        W = self.weight if W is None else W
+        _validate.floating(W, "W")
+        if W.shape != (d, d):
+            raise ShapeError(f"`W` must have the shape ({d}, {d}): got {tuple(W.shape)}.")
         sweep = _sweep(d, x.device) if self.method == "strang" else None
         seed = torch.randint(2**31, (), device=x.device) if self.method == "stochastic" else None
         flow = Flow(
@@ -166,12 +181,12 @@ class OrthogonalODE(nn.Module):
             seed,
         )
         wide = torch.promote_types(x.dtype, torch.float32)
-        start = x.to(wide), self.weight.to(torch.float64)
+        start = x.to(wide), W.to(torch.float64)
         transformed = torch._C._are_functorch_transforms_active()
         plain = transformed or torch.compiler.is_compiling() or self.gradient == "autograd"
         run = march if plain else adjoint
-        end, W = run(flow, *start, self.bias)
-        return end.to(x.dtype), W
+        x_end, W_end = run(flow, *start, self.bias)
+        return x_end.to(x.dtype), W_end
 
     def extra_repr(self) -> str:
         """The arguments that `print` shows."""
