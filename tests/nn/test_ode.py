@@ -174,6 +174,13 @@ def test_the_adjoint_notices_a_parameter_changed_before_the_backward_pass(name, 
         end.sum().backward()
 
 
+class Corner(nn.Module):
+    """A generator of a wrong shape, which would broadcast."""
+
+    def forward(self, t, W):
+        return W[:1, :1]
+
+
 @pytest.mark.bad_input
 def test_what_does_not_fit_is_refused():
     with pytest.raises(BlockSizeError, match="at least d=2 rows: got d=1"):
@@ -188,6 +195,12 @@ def test_what_does_not_fit_is_refused():
         OrthogonalODE(3, gradient="none")
     with pytest.raises(ShapeError, match=r"`x` must have the shape \(\*batch, 3\): got \(2, 4\)"):
         OrthogonalODE(3)(torch.zeros(2, 4))
+    with pytest.raises(TypeError, match="`generator` must be a torch.nn.Module: got function"):
+        OrthogonalODE(3, generator=lambda t, W: W)
+    with pytest.raises(ValueError, match="`activation` must have no parameters: got PReLU"):
+        OrthogonalODE(3, activation=nn.PReLU())
+    with pytest.raises(ShapeError, match=r"of the shape of W, \(3, 3\): got \(1, 1\)"):
+        OrthogonalODE(3, generator=Corner())(torch.zeros(3))
     with pytest.raises(ShapeError, match=r"`W` must have the shape \(3, 3\): got \(2, 2\)"):
         OrthogonalODE(3).end(torch.zeros(3), torch.eye(2))
     with pytest.raises(DtypeError, match="`x` must be a real floating-point"):

@@ -88,7 +88,8 @@ class OrthogonalODE(nn.Module):
     Raises:
         BlockSizeError: If d is below two.
         ValueError: If the method or the way of differentiation is unknown, `num_steps` is below
-            one, or `time` is not positive.
+            one, `time` is not positive, or the activation has parameters.
+        TypeError: If the generator is not a module.
 
     Example:
         >>> layer = OrthogonalODE(4, num_steps=10)
@@ -121,11 +122,12 @@ class OrthogonalODE(nn.Module):
         _validate.one_of(gradient, GRADIENTS, "gradient")
         if not 0 < time < float("inf"):
             raise ValueError(f"`time` must be positive and finite: got {time}.")
+        _check_modules(generator, activation)
         self.num_steps, self.time, self.method, self.gradient = num_steps, time, method, gradient
         self.activation = activation
         self.weight = nn.Parameter(torch.empty(d, d, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(d, device=device, dtype=dtype))
-        self.generator = generator or BracketGenerator(d, device, dtype)
+        self.generator = BracketGenerator(d, device, dtype) if generator is None else generator
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -193,6 +195,20 @@ class OrthogonalODE(nn.Module):
         return (
             f"d={len(self.bias)}, num_steps={self.num_steps}, time={self.time}, "
             f"method={self.method!r}, gradient={self.gradient!r}"
+        )
+
+
+def _check_modules(generator: object, activation: object) -> None:
+    """The adjoint finds the parameters of a module, and only those of the generator."""
+    if generator is not None and not isinstance(generator, nn.Module):
+        raise TypeError(
+            f"`generator` must be a torch.nn.Module: got {type(generator).__name__}. Make a module "
+            "whose forward takes the time and W."
+        )
+    if isinstance(activation, nn.Module) and any(True for _ in activation.parameters()):
+        raise ValueError(
+            f"`activation` must have no parameters: got {type(activation).__name__}. Use a "
+            "function, or a module without parameters."
         )
 
 

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import ShapeError
 from ..geometry.precision import no_autocast
 from ..kernels.permutation.reference import make_key, mix
 from ..kernels.rotate_rounds import rotate_rounds
@@ -60,6 +61,11 @@ class Flow:
         """The generator in float64; the user's module computes in the dtype of its parameters."""
         own = next(iter(self.generator.parameters()), W).dtype
         M = self.generator(torch.tensor(t, dtype=own, device=W.device), W.to(own)).to(W.dtype)
+        if M.shape != W.shape:
+            raise ShapeError(
+                f"`generator` must return a matrix of the shape of W, {tuple(W.shape)}: got "
+                f"{tuple(M.shape)}."
+            )
         return (M - M.mT) / 2
 
     def _rotate(self, W: Tensor, A: Tensor, k: int) -> Float[Tensor, "d d"]:
