@@ -109,6 +109,12 @@ def test_the_equation_tells_the_spirals_apart(capsys):
     assert error < 1e-6
 
 
+def test_the_flows_bend_a_gaussian_into_the_target(capsys):
+    (before, after), (error,) = printed("flow", capsys)
+    assert after < before / 10
+    assert error < 1e-5
+
+
 def test_a_cut_is_below_its_bound_and_above_half_of_the_edges(capsys):
     (cut, edges, bound), (gap,) = printed("cut", capsys)
     assert edges / 2 < cut <= bound < edges

@@ -11,6 +11,7 @@ from .max_cut.experiment import MaxCutGset
 from .metric_learning.experiment import MetricLearning
 from .mnist.experiment import Mnist
 from .numerics import Numerics
+from .ode.experiment import Ode
 from .qaplib import Qaplib
 from .random_features import RandomFeatures
 from .rho import Rho
@@ -37,6 +38,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         RL(),
         Rnn(),
         Vae(),
+        Ode(),
         Qaplib(),
         Isomorphism(),
         MetricLearning(),

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from .records import Recorded
+from .records import BENCH, Recorded
+from .sections_of_layers import layers
 
-BENCH = "bench"
-"""The folder of the benchmarks' records, relative to the folder of all results."""
 STEPS = (
     "case",
     "SGD",
@@ -207,15 +206,7 @@ def sections(results: Path) -> list[Recorded]:
             "smallest learning rate of vanilla and ortinit, and at the smallest scale of s = 2: "
             "smaller ones may do better.",
         ),
-        at(
-            f"{BENCH}/givens_layer.json",
-            "A layer of Givens rotations beside other orthogonal layers",
-            "nn",
-            command="OMP_NUM_THREADS=1 skewflow bench givens-layer --rounds 5 --steps 300 --save",
-            note="`costs`: a forward and a backward pass on one thread of a busy machine, and the "
-            "most memory held at once. "
-            "`accuracy`: two square layers and a readout on halved images, three seeds.",
-        ),
+        *layers(at),
         at("mnist", "A two-layer network on MNIST", "nn", figure="mnist/figures/mnist.png"),
         at(
             "rnn/h200",

@@ -77,6 +77,17 @@ SMALL = {
         "data": "digits",
         "seeds": (0, 1),
     },
+    "ode": {
+        "hidden": 4,
+        "num_steps": 3,
+        "iterations": 4,
+        "pixel_iterations": 2,
+        "rates": (1e-2, 3e-2),
+        "depths": (1, 5),
+        "memory_steps": (2, 5),
+        "pool": 4,
+        "seeds": (0, 1),
+    },
     "rnn": {
         "delays": (3,),
         "iterations": 50,
@@ -147,6 +158,8 @@ def test_the_report_shows_every_experiment(runs):
         ("rnn", 19),
         ("vae", 9),
         ("vae", 11),
+        ("ode", 7),
+        ("ode", 30),
     ],
 )
 def test_a_training_that_was_stopped_goes_on_to_the_same_summary(
