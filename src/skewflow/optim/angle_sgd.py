@@ -38,8 +38,10 @@ class AngleSGD(MomentumOptimizer):
         nesterov: Use $G + \mu M$ as the direction.
         angle: "spectral" turns every plane that a step can turn by about lr; blocks have fewer such
             planes than exact steps. It uses the sign of the generator, which Newton-Schulz steps
-            find to a few percent, and doubles the cost of turning the blocks. "rms": lr is the
-            root-mean-square angle of these planes; this costs one number a step.
+            find to a few percent, and doubles the cost of turning the blocks. Pairs, a plane each,
+            turn by the soft sign of their entry: by lr at its root mean square, by at most 2.24
+            times that. "rms": lr is the root-mean-square angle of these planes; this costs one
+            number a step.
         block_size: s; "dense" for exact steps. "auto" takes exact steps, to the nearest point,
             where they are cheap, and elsewhere the largest measured size whose step costs at most
             twice that of SGD.
