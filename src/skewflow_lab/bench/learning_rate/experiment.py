@@ -10,7 +10,7 @@ from ...runs.files import RunError
 from ...runs.run import Run
 from ...runs.threads import one_thread
 from . import report
-from .search import GRID, best_of, search, train
+from .search import DEFAULT, GRID, best_of, search, train
 from .tasks import RECURRENT, TASKS
 
 LAWS = ("rms", "spectral", "unbiased")
@@ -92,6 +92,8 @@ class LearningRate(Experiment[LearningRateConfig]):
                     unbiased = best_of(found)
                 rates = [{"exponent": e, "loss": value} for e, value in found.items()]
                 settings.append({"s": s, "law": law, "rates": rates})
+                if law != "unbiased":
+                    settings[-1]["default"] = train(make(), law, s, DEFAULT, config.num_steps)
                 run.progress(len(settings) / (len(LAWS) * len(sizes)))
         return {"task": name, "d": d, "settings": settings}
 

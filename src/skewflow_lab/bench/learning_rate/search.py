@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from inspect import signature
 
 import torch
 from torch.optim.lr_scheduler import LinearLR
@@ -18,6 +19,8 @@ GRID = (-6, -5, -4, -3, -2)
 """Exponents of the angles that every setting tries."""
 MOST = 14
 """Rates of one search."""
+DEFAULT: float = signature(AngleSGD).parameters["lr"].default
+"""The default learning rate of `AngleSGD`."""
 
 
 def optimizer(weights: list[torch.nn.Parameter], law: str, s: int | str, lr: float) -> AngleSGD:
