@@ -15,6 +15,7 @@ from skewflow.kernels.permutation import matching_at, order_at
 from skewflow.kernels.tangent import tangent_part
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.samplers import HRegular, RelabelledRoundRobin
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 BETAS, EPS = (0.8, 0.95), 1e-4
@@ -145,7 +146,7 @@ def test_a_resumed_run_gives_the_same_bits(block_size, dtype, tmp_path):
 
 def test_samplers_on_the_host_divide_too(generator):
     p = weight((8, 8), generator)
-    optimizer = FlowAdam([p], lr=0.01, block_size=2, sampler="h_regular")
+    optimizer = FlowAdam([p], lr=0.01, block_size=2, sampler=HRegular(2))
     for _ in range(5):
         p.grad = randn(8, 8, generator=generator) * torch.logspace(-3, 3, 8)[:, None]
         optimizer.step()
@@ -215,14 +216,15 @@ def test_a_square_matrix_alone_takes_the_step_of_a_batch(lr, generator):
     torch.testing.assert_close(tangent, tangent_part(X, D), rtol=0, atol=1e-12)
 
 
-HOST = {"sampler": "relabelled_round_robin"}  # draws that do not depend on the optimiser's count
+HOST = {s: {"sampler": RelabelledRoundRobin(s)} for s in (2, 3)}
+"""Draws that do not depend on the optimiser's count."""
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"block_size": 2, **HOST},
-        {"block_size": 3, **HOST},
+        {"block_size": 2, **HOST[2]},
+        {"block_size": 3, **HOST[3]},
         {"block_size": "dense"},
         {"block_size": "auto"},
         {"block_size": "dense", "retraction": "cayley"},
@@ -268,7 +270,7 @@ def test_fused_steps_without_a_gradient_do_not_count(block_size, generator):
     assert counts == [6, 10]
 
 
-@pytest.mark.parametrize("options", [{"block_size": 2, **HOST}, {"block_size": "dense"}], ids=str)
+@pytest.mark.parametrize("options", [HOST[2], {"block_size": "dense"}], ids=str)
 def test_skipped_steps_do_not_count(options, generator):
     ends = []
     for skips in (0, 40):

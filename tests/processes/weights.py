@@ -15,6 +15,7 @@ from skewflow.distributed import check_agreement
 from skewflow.errors import FactorError, NonFiniteGradientError, NotOnManifoldError
 from skewflow.geometry import orthogonality_error
 from skewflow.optim import FlowAdam, FlowSGD, split_parameters
+from skewflow.samplers import RelabelledRoundRobin, RoundRobin
 
 PLACED = {  # shape, sharded dimension, block size
     "tall s=2": ((24, 10), 1, 2),
@@ -129,7 +130,7 @@ GATHERED = {  # shape, sharded dimension, and options that need the whole matrix
     "blocks of split rows": ((24, 10), 0, {"block_size": 4}),
     "exact with split columns": ((24, 10), 1, {"block_size": "dense"}),
     "cayley with split rows": ((9, 4), 0, {"block_size": "dense", "retraction": "cayley"}),
-    "a sampler": ((13, 7), 1, {"block_size": 2, "sampler": "relabelled_round_robin"}),
+    "a sampler": ((13, 7), 1, {"block_size": 2, "sampler": RelabelledRoundRobin()}),
     "an empty part": ((12, 1), 1, {"block_size": "dense"}),
 }
 
@@ -206,7 +207,7 @@ def wrong_layouts():
         (W, 1, {"block_size": "dense"}, ["splits columns", line + ', steps="exact"))']),
         (S, 0, {"block_size": "dense"}, ["splits columns"]),
         (W, 0, {"block_size": "dense", "retraction": "cayley"}, ["Cayley"]),
-        (W, 1, {"block_size": 2, "sampler": "round_robin"}, ["'round_robin'", '"sweep"']),
+        (W, 1, {"block_size": 2, "sampler": RoundRobin()}, ["RoundRobin(", '"sweep"']),
     ]:
         p = nn.Parameter(distribute_tensor(weight, mesh, [Shard(dim)]))
         says(ValueError, lambda p=p, o=options: FlowSGD([("w", p)], lr=0.1, **o), *words)

@@ -45,7 +45,7 @@ class AngleSGD(MomentumOptimizer):
         block_size: s; "dense" for exact steps. "auto" takes exact steps, to the nearest point,
             where they are cheap, and elsewhere the largest measured size whose step costs at most
             twice that of SGD.
-        sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`. Its weight does
+        sampler: "sweep", "uniform", or a `Sampler`, as in `FlowSGD`. Its weight does
             not count.
         retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`.
         maximize: Ascend.
@@ -85,7 +85,7 @@ class AngleSGD(MomentumOptimizer):
         nesterov: bool = False,
         angle: Literal["rms", "spectral"] = "spectral",
         block_size: int | Literal["dense", "auto"] = "auto",
-        sampler: str | Sampler = "sweep",
+        sampler: Literal["sweep", "uniform"] | Sampler = "sweep",
         retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,

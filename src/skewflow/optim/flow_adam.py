@@ -35,7 +35,7 @@ class FlowAdam(OrthogonalOptimizer):
         eps: Added to the root of the second moment.
         block_size: s; "dense"; or "auto", exact steps, as in `FlowSGD`. A CUDA graph cannot
             capture these: give a size there.
-        sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`.
+        sampler: "sweep", "uniform", or a `Sampler`, as in `FlowSGD`.
         retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`; "auto"
             is "exp" on CUDA.
         maximize: Ascend.
@@ -69,7 +69,7 @@ class FlowAdam(OrthogonalOptimizer):
         eps: float = 1e-8,
         *,
         block_size: int | Literal["dense", "auto"] = "auto",
-        sampler: str | Sampler = "sweep",
+        sampler: Literal["sweep", "uniform"] | Sampler = "sweep",
         retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,
