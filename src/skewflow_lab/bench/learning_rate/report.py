@@ -1,13 +1,13 @@
 """What the searches say together: spans of the best rates, rates in common, the default's loss."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from skewflow.tournaments import edge_probability
 
 from ...runs.experiment import Figure, Table
 from .search import DEFAULT
-from .tasks import DETERMINISTIC, LENGTH, RECURRENT, TASKS
+from .tasks import DETERMINISTIC, RECURRENT, TASKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -77,7 +77,7 @@ def summary(cells: Sequence[Mapping[str, Any]], num_steps: int, data: str) -> di
     }
 
 
-def _of(settings: Iterable[dict[str, Any]], tasks: Sequence[str]) -> list[dict[str, Any]]:
+def _of(settings: Iterable[dict[str, Any]], tasks: Collection[str]) -> list[dict[str, Any]]:
     return [z for z in settings if z["task"] in tasks]
 
 
@@ -110,15 +110,16 @@ def _default(setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recurrent(setting: Mapping[str, Any], law: str) -> dict[str, Any]:
-    """The largest good angle of a recurrent net, times the length of its sequences."""
-    rates = rates_of(setting)[law]
+    """The good angles of a recurrent net, times the length of its sequences."""
+    rates, length = rates_of(setting)[law], RECURRENT[setting["task"]]
     good = [rate for rate, loss in rates.items() if loss <= NEAR * rates[best(rates)]]
     return {
         **{key: setting[key] for key in ("task", "d", "s")},
         "law": law,
-        "best times length": best(rates) * LENGTH,
-        "largest good times length": max(good) * LENGTH,
-        "least good times length": min(good) * LENGTH,
+        "best times length": best(rates) * length,
+        "largest good times length": max(good) * length,
+        "loss": rates[best(rates)],
+        "loss by the rule": setting["default"][law],
     }
 
 
@@ -196,7 +197,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         rows.append(tuple(row))
     keys = ("task", "d", "s", "best", "rms", "rms at its best", "spectral", "spectral at its best")
     defaults = tuple(tuple(z[key] for key in keys) for z in results["defaults"])
-    words = ("task", "d", "s", "law", "best times length", "largest good times length")
+    words = tuple(results["recurrent"][0]) if results["recurrent"] else ("task",)
     recurrent = tuple(tuple(z[key] for key in words) for z in results["recurrent"])
     loss = "what is left of the gap, of images the squared error, of networks the cross entropy"
     return [
@@ -224,7 +225,14 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
             ("task", "d", "s", "best of all", *(f"loss: {key}" for key in keys[4:])),
             defaults,
         ),
-        Table("recurrent", "Angles of a recurrent net, times the length.", words, recurrent),
+        Table(
+            "recurrent",
+            "Angles of a recurrent net, times the length of its sequences: the best one, and the "
+            "largest whose final loss is within 10 % of the best. The rule is the default rate "
+            "divided by a quarter of the length.",
+            words,
+            recurrent,
+        ),
     ]
 
 
