@@ -55,6 +55,7 @@ class AngleSGD(MomentumOptimizer):
         foreach: False takes exact steps once for each parameter.
         gather: Gather sharded weights where needed, as in `FlowSGD`.
         factor_window: Steps that the momentum of factors remembers, as in `FlowSGD`.
+        scale: Length of the columns, as in `FlowSGD`; it does not change the angles.
         weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
@@ -94,6 +95,7 @@ class AngleSGD(MomentumOptimizer):
         foreach: bool | None = None,
         gather: bool = False,
         factor_window: int = 4,
+        scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -111,6 +113,7 @@ class AngleSGD(MomentumOptimizer):
             "foreach": foreach,
             "gather": gather,
             "factor_window": factor_window,
+            "scale": scale,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)

@@ -150,7 +150,7 @@ class OrthogonalOptimizer(SavedOptimizer):
 
     def _notice_others(self, factors: GivenFactors) -> None:
         """Detect writes of other code to the weights, and other seeds in other processes."""
-        if self._writes.compare() or self._writes.halves:
+        if self._writes.compare() or self._writes.copies:
             moving = {w for p, w in self._weights.items() if p.grad is not None or p in factors}
             self._writes.admit(moving, self.state)
         self._seeds.steps += 1
@@ -190,6 +190,11 @@ class OrthogonalOptimizer(SavedOptimizer):
                 continue
             weight, state = self._weights[p], self.state[p]
             weight.check_shape()
+            if group.get("scale", 1.0) != weight.scale:
+                raise ValueError(
+                    f"`scale` of a weight must stay: {weight.name} has {weight.scale:g}, its group "
+                    f"{group['scale']:g}. Make a new optimiser for another length."
+                )
             weight.move_buffers(state)
             if before is not None and before.draws_otherwise(group):
                 state.pop("samplers", None)

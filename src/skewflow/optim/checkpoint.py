@@ -99,6 +99,11 @@ def unpack(
     samplers: list[str | Sampler] = []
     states: dict[Tensor, dict[str, Any]] = {}
     for group, saved_group in zip(live, groups, strict=True):
+        if saved_group.get("scale") != group.get("scale"):
+            raise ValueError(
+                f"`scale` must be that of the loaded state, {saved_group['scale']:g}: got "
+                f"{group['scale']:g}. Nothing was changed."
+            )
         sampler = group["sampler"]
         if not isinstance(sampler, Sampler):
             sampler = saved_group["sampler"]

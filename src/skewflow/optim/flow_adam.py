@@ -44,6 +44,7 @@ class FlowAdam(OrthogonalOptimizer):
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False launches the CUDA kernels once for each parameter.
         gather: Gather sharded weights where needed, as in `FlowSGD`.
+        scale: Length of the columns, as in `FlowSGD`.
         weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
@@ -77,6 +78,7 @@ class FlowAdam(OrthogonalOptimizer):
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
         gather: bool = False,
+        scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -92,6 +94,7 @@ class FlowAdam(OrthogonalOptimizer):
             "nonfinite": nonfinite,
             "foreach": foreach,
             "gather": gather,
+            "scale": scale,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)

@@ -69,6 +69,9 @@ class FlowSGD(MomentumOptimizer):
             window as long as the run differs from it only to second order in the distance
             travelled. A shorter window needs shorter steps: with $\mu = 0.9$ lr times the curvature
             must stay below 0.40 for w = 4, below 2.8 for w = 32, and below 3.8 without a window.
+        scale: c > 0, for weights with $X^\top X = c^2 I$, such as those of
+            ``nn.orthogonal_(weight, scale=c)``. X / c is stepped, in a copy, by $\Omega = GX^\top -
+            XG^\top$. Sharded weights need 1.
         weight_decay: Must be 0: the norm of an orthogonal weight never changes. The option exists
             for groups that other optimisers use, too.
 
@@ -106,6 +109,7 @@ class FlowSGD(MomentumOptimizer):
         foreach: bool | None = None,
         gather: bool = False,
         factor_window: int = 4,
+        scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -123,6 +127,7 @@ class FlowSGD(MomentumOptimizer):
             "foreach": foreach,
             "gather": gather,
             "factor_window": factor_window,
+            "scale": scale,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)

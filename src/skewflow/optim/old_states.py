@@ -5,9 +5,10 @@ from typing import Any
 
 from .moved_options import MOVED_SAMPLERS
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 """The version of saved states, an entry of their groups. States of version 1 have no such entry; up
-to version 2 the states of samplers are lists; up to version 5 groups have no `gather`."""
+to version 2 the states of samplers are lists; up to version 5 groups have no `gather`, and up to
+version 6 no `scale`."""
 
 NOT_NATURAL = ("momentum", "nesterov", "factor_window")
 """Options of `FlowSGD` that natural steps did not use; `NaturalSGD` takes these steps now."""
@@ -47,4 +48,6 @@ def renewed(group: dict[str, Any], options: Collection[str]) -> dict[str, Any]:
         group.setdefault("num_draws", 1)
     if version < 6 and "gather" in options:
         group.setdefault("gather", False)
+    if version < 7 and "scale" in options:
+        group.setdefault("scale", 1.0)
     return group

@@ -17,7 +17,7 @@ FUSED_SAMPLERS = ("sweep", "uniform")
 
 OTHERS_OPTIONS = (
     *("amsgrad", "angle", "betas", "dampening", "eps"),
-    *("factor_window", "gather", "momentum", "nesterov", "num_draws"),
+    *("factor_window", "gather", "momentum", "nesterov", "num_draws", "scale"),
 )
 """Options that only some optimisers of torch or of this package have."""
 
@@ -46,6 +46,8 @@ def check_options(group: dict[str, Any]) -> None:
     _validate.one_of(group["retraction"], ("auto", "exp", "cayley", "polar"), "retraction")
     if "angle" in group:
         _validate.one_of(group["angle"], ("rms", "spectral"), "angle")
+    if not _number(group.get("scale", 1.0), "scale") > 0:
+        raise ValueError(f"`scale` must be above 0, the length of a column: got {group['scale']}.")
     _refuse_weight_decay(group)
     _check_block_size(group)
     _check_sampler(group)
