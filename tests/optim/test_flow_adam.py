@@ -40,11 +40,12 @@ def drawn(X, D, s, stream, step):
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (9, 5), (5, 9), (2, 7, 4), (8, 3, 3, 3)], ids=str)
-@pytest.mark.parametrize("s", [2, 3, "dense", "auto"])
+@pytest.mark.parametrize("s", [2, 3, "dense", "auto", "polar"])
 def test_a_step_is_adams_on_the_planes_it_draws(shape, s, generator):
-    """Those of "auto" are all planes, too: it goes to the nearest point."""
+    """Those of exact steps are all planes; "polar" goes to the nearest point."""
     p = weight(shape, generator)
-    optimizer = FlowAdam([p], lr=0.01, betas=BETAS, eps=EPS, block_size=s)
+    how = {"block_size": "dense", "retraction": "polar"} if s == "polar" else {"block_size": s}
+    optimizer = FlowAdam([p], lr=0.01, betas=BETAS, eps=EPS, **how)
     X = as_matrices(p.detach()).clone()
     m, v = torch.zeros_like(X), torch.zeros(X.shape[:2], dtype=X.dtype)
     thin = 2 * X.shape[2] < X.shape[1]
@@ -65,7 +66,7 @@ def test_a_step_is_adams_on_the_planes_it_draws(shape, s, generator):
                 W = W / square.mean().sqrt()
             else:
                 W = W / ((square[:, None] + square) / 2).sqrt()
-            if s == "auto":
+            if s == "polar":
                 X[b] = project(X[b] - 0.01 * W @ X[b])
                 continue
             R = scipy_expm(-0.01 * W)

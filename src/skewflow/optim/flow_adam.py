@@ -37,7 +37,7 @@ class FlowAdam(OrthogonalOptimizer):
             capture these: give a size there.
         sampler: "sweep", "uniform", or a `Sampler`, as in `FlowSGD`.
         retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`; "auto"
-            is "exp" on CUDA.
+            is "exp".
         maximize: Ascend.
         seed: Seed of every draw.
         check_every: As in `FlowSGD`.

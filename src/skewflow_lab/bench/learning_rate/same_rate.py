@@ -20,7 +20,7 @@ from ...runs.run import Run
 from .search import MOMENTUM
 from .tasks import TASKS, Make, Task, image_pairs
 
-RATES = {"FlowSGD": 0.1, "FlowAdam": 0.003}
+RATES = {"FlowSGD": 0.1, "FlowAdam": 0.001}
 """The learning rates of the script."""
 MOST_TIME = 1.3
 """Largest accepted time to the loss of exact steps, over their time."""
