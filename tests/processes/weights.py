@@ -208,6 +208,7 @@ def wrong_layouts():
         (S, 0, {"block_size": "dense"}, ["splits columns"]),
         (W, 0, {"block_size": "dense", "retraction": "cayley"}, ["Cayley"]),
         (W, 1, {"block_size": 2, "sampler": RoundRobin()}, ["RoundRobin(", '"sweep"']),
+        (W, 0, {"scale": 2.0}, ["`scale` must be 1 for a sharded weight: got 2 for w"]),
     ]:
         p = nn.Parameter(distribute_tensor(weight, mesh, [Shard(dim)]))
         says(ValueError, lambda p=p, o=options: FlowSGD([("w", p)], lr=0.1, **o), *words)

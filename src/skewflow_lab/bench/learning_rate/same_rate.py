@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import torch
@@ -164,10 +165,11 @@ class SameRate(Experiment[SameRateConfig]):
 
 
 class Racer:
-    """A task with its optimiser, and the time of its gradients and steps."""
+    """A task with its optimiser, and the times of its gradients and steps."""
 
     def __init__(self, task: Task, which: str, size: str, retraction: str = "auto") -> None:
-        self.task, self.steps, self.seconds = task, 0, 0.0
+        self.task = task
+        self._times: list[float] = []
         options: dict[str, Any] = {"block_size": size, "retraction": retraction}
         if which == "FlowSGD":
             self._optimizer: FlowSGD | FlowAdam = FlowSGD(
@@ -187,12 +189,21 @@ class Racer:
         """A gradient and a step."""
         began = time.perf_counter()
         try:
-            self.task.backward(self.steps, 1.0)
+            self.task.backward(len(self._times), 1.0)
             self._optimizer.step()
         except SkewflowError:  # a gradient that is not finite
             self._lost = True
-        self.seconds += time.perf_counter() - began
-        self.steps += 1
+        self._times.append(time.perf_counter() - began)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return len(self._times)
+
+    @property
+    def seconds(self) -> float:
+        """The median time of a step, times the steps: other processes may stop one of them."""
+        return median(self._times) * self.steps
 
     def loss(self) -> float:
         """The loss now; infinity if a number was not finite."""
