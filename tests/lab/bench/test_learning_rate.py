@@ -175,7 +175,7 @@ def test_a_run_of_default_rate_has_a_row_for_each_problem(tmp_path):
 
 
 def test_auto_races_exact_steps_at_one_rate(tmp_path):
-    tiny = replace(SameRate.presets["quick"], sizes=(12,), num_steps=3)
+    tiny = replace(SameRate.presets["quick"], sizes=(10,), num_steps=3)
     summary = read_json(execute(SameRate(), tiny, out=tmp_path) / "summary.json")
     rows = summary["results"]["rows"]
     assert len(rows) == 3 * 2 and all(z["exact"] < z["start"] for z in rows)
@@ -186,4 +186,4 @@ def test_auto_races_exact_steps_at_one_rate(tmp_path):
     assert "diverges nowhere" in summary["verdict"]
     lost = {**rows[0], "arrived": False, "auto": float("inf")}
     told = SameRate().verdict({"num_steps": 3, "rows": [lost, *rows[1:]]})
-    assert "diverges on rotation at d = 12 with FlowSGD" in told and "not on rotation" in told
+    assert "diverges on rotation at d = 10 with FlowSGD" in told and "not on rotation" in told
