@@ -51,6 +51,7 @@ INTERNALS = {
     "geometry.matrices": "rivals step the same matrix view of a weight as the optimisers",
     "geometry.precision": "problems are evaluated without TF32, as the optimisers step",
     "kernels": "benchmarks time kernels, and the loops of Table 2 are compiled as they are",
+    "optim.auto": "a race takes on a CPU the steps that `auto` chooses on CUDA",
     "optim.options": "benchmarks print what `auto` chooses",
     "problems.assignment": "rivals are finished by the same exchanges as our own flow",
     "tournaments.partitions": "types of the arguments of `block_sizes`",

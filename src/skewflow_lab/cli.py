@@ -30,7 +30,9 @@ def main() -> None:
     from .bench.factored import factored
     from .bench.givens_layer import givens_layer
     from .bench.givens_policy import givens_policy
+    from .bench.learning_rate.default_rate import DefaultRate
     from .bench.learning_rate.experiment import LearningRate
+    from .bench.learning_rate.same_rate import SameRate
     from .bench.online_pca import online_pca
     from .bench.processes import processes
     from .bench.quality.experiment import Quality
@@ -63,6 +65,10 @@ def main() -> None:
     bench.command(name="which-end")(which_end)
     rates = LearningRate()
     bench.command(name="learning-rate", help=rates.title)(reproduce.command(rates, args))
+    default = DefaultRate()
+    bench.command(name="default-rate", help=default.title)(reproduce.command(default, args))
+    same = SameRate()
+    bench.command(name="same-rate", help=same.title)(reproduce.command(same, args))
     quality = Quality()
     bench.command(name="quality", help=quality.title)(reproduce.command(quality, args))
 

@@ -23,7 +23,7 @@ from skewflow.kernels.rotate_pairs.reference import step_pairs
 from skewflow.kernels.update import Update
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.samplers import HRegular, RoundRobin
+from skewflow.samplers import HeavyMatchings, HRegular, Optimal, RoundRobin
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 SHAPES = [(8, 8), (9, 4), (4, 9), (3, 7, 5), (3, 5, 7), (8, 3, 3, 3), (40, 2, 3, 3)]
@@ -250,11 +250,11 @@ MAKERS = {
     "exponential": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size="dense"),
     "polar": lambda ps: FlowSGD(ps, 0.1, momentum=0.9, block_size="dense", retraction="polar"),
     "guarded": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, check_every=2),
-    "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler="round_robin"),
-    "h_regular": lambda ps: FlowSGD(ps, lr=0.01, momentum=0.9, block_size=3, sampler="h_regular"),
+    "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler=RoundRobin()),
+    "h_regular": lambda ps: FlowSGD(ps, lr=0.01, momentum=0.9, block_size=3, sampler=HRegular(3)),
     "object": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=RoundRobin()),
-    "heavy": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="heavy_matchings"),
-    "optimal": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="optimal"),
+    "heavy": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=HeavyMatchings()),
+    "optimal": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=Optimal(2)),
 }
 
 
@@ -308,7 +308,7 @@ def test_every_group_has_its_own_seed_also_with_samplers_on_the_host(generator):
     for seed in (1, 2):
         p, q = (nn.Parameter(torch.eye(8, dtype=torch.float64)) for _ in range(2))
         groups = [{"params": [p]}, {"params": [q], "seed": seed}]
-        optimizer = FlowSGD(groups, lr=0.01, block_size=2, sampler="round_robin")
+        optimizer = FlowSGD(groups, lr=0.01, block_size=2, sampler=RoundRobin())
         for r in (p, q):
             r.grad = randn(8, 8, generator=torch.Generator().manual_seed(9))
         optimizer.step()
@@ -475,8 +475,8 @@ def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
         {"block_size": 12},
         {"block_size": 5, "retraction": "cayley"},
         {"block_size": 12, "retraction": "cayley"},
-        {"block_size": 5, "sampler": "round_robin"},
-        {"block_size": 2, "sampler": "heavy_matchings"},
+        {"block_size": 5, "sampler": RoundRobin(5)},
+        {"block_size": 2, "sampler": HeavyMatchings()},
         {"block_size": "dense"},
         {"block_size": "dense", "retraction": "cayley"},
         {"block_size": "dense", "retraction": "polar"},
@@ -532,10 +532,10 @@ def test_weights_that_cannot_turn_are_refused(shape, error, message):
         ({"block_size": 1}, BlockSizeError, "at least 2, a matching: got 1"),
         ({"block_size": "big"}, BlockSizeError, '"dense" or "auto": got \'big\''),
         ({"block_size": 2.0}, BlockSizeError, "got 2.0"),
-        ({"sampler": "best"}, ValueError, "must be one of 'sweep', 'uniform'.*got 'best'"),
+        ({"sampler": "best"}, ValueError, "must be 'sweep', 'uniform', or a .Sampler.: got 'best'"),
         ({"retraction": "qr"}, ValueError, "`retraction` must be one of"),
         ({"retraction": "polar", "block_size": 2}, ValueError, "dense step: got block_size=2"),
-        ({"sampler": "heavy_matchings", "block_size": 4}, BlockSizeError, "block_size=2: got 4"),
+        ({"sampler": "h_regular", "block_size": 4}, ValueError, r"sampler=HRegular\(block_size=4,"),
         ({"lr": "1e-3"}, TypeError, "`lr` must be a number: got '1e-3', a str"),
         ({"lr": None}, TypeError, "`lr` must be a number: got None"),
         ({"lr": torch.tensor(1j)}, TypeError, "`lr` must be a real number"),
@@ -659,9 +659,9 @@ def test_what_was_changed_behind_its_back_is_noticed(generator):
     before = q.detach().clone()
     optimizer.step()
     assert torch.equal(q, before)
-    optimizer.param_groups[0]["sampler"] = "round_robin"
+    optimizer.param_groups[0]["sampler"] = RoundRobin()
     optimizer.step()
-    optimizer.param_groups[0].update(sampler="h_regular", block_size=3)
+    optimizer.param_groups[0].update(sampler=HRegular(3), block_size=3)
     optimizer.step()
     assert type(optimizer.state[p]["samplers"][0]) is HRegular
 
@@ -731,7 +731,7 @@ def test_a_sweep_meets_every_plane_once_and_uniform_steps_are_independent():
 
 def test_sampling_that_fails_for_one_weight_moves_none(generator):
     p, q = weight((9, 9), generator), weight((10, 10), generator)
-    optimizer = FlowSGD([p, q], lr=0.1, momentum=0.9, block_size=3, sampler="round_robin")
+    optimizer = FlowSGD([p, q], lr=0.1, momentum=0.9, block_size=3, sampler=RoundRobin(3))
     for r in (p, q):
         set_gradient(r, generator)
     before = p.detach().clone()
@@ -739,7 +739,7 @@ def test_sampling_that_fails_for_one_weight_moves_none(generator):
         optimizer.step()
     assert torch.equal(p, before)
     assert not optimizer.state[p]["momentum_buffer"].any()
-    alone = FlowSGD([p], lr=0.1, momentum=0.9, block_size=3, sampler="round_robin")
+    alone = FlowSGD([p], lr=0.1, momentum=0.9, block_size=3, sampler=RoundRobin(3))
     q.grad = None
     optimizer.step()  # goes on as if the failed step had not been
     after, p.data = p.detach().clone(), before

@@ -118,7 +118,7 @@ def test_more_draws_have_less_noise(generator):
     assert found[2] < 1e-4 * found[0]
 
 
-@pytest.mark.parametrize("sampler", ["sweep", "uniform", "h_regular"])
+@pytest.mark.parametrize("sampler", ["sweep", "uniform", HRegular(2)], ids=str)
 def test_a_resumed_run_has_the_same_bits(sampler, generator):
     def trained(steps, state=None, weight=None):
         p = torch.nn.Parameter(haar(9, 4, generator=torch.Generator().manual_seed(1)))

@@ -8,6 +8,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from processes.shards import mesh_of, says, start
 from skewflow.errors import NonFiniteGradientError, NotOnManifoldError
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.samplers import RoundRobin
 
 
 def factors_that_are_not_finite():
@@ -31,7 +32,8 @@ def wrong_layouts():
         (W, 1, {"block_size": "dense"}, ["splits columns", line + ', steps="exact"))']),
         (S, 0, {"block_size": "dense"}, ["splits columns"]),
         (W, 0, {"block_size": "dense", "retraction": "cayley"}, ["Cayley"]),
-        (W, 1, {"block_size": 2, "sampler": "round_robin"}, ["'round_robin'", '"sweep"']),
+        (W, 1, {"block_size": 2, "sampler": RoundRobin()}, ["RoundRobin(", '"sweep"']),
+        (W, 0, {"scale": 2.0}, ["`scale` must be 1 for a sharded weight: got 2 for w"]),
     ]:
         p = nn.Parameter(distribute_tensor(weight, mesh, [Shard(dim)]))
         says(ValueError, lambda p=p, o=options: FlowSGD([("w", p)], lr=0.1, **o), *words)

@@ -16,6 +16,7 @@ from skewflow.distributed import check_agreement
 from skewflow.errors import FactorError, NotOnManifoldError
 from skewflow.geometry import orthogonality_error
 from skewflow.optim import FlowSGD, split_parameters
+from skewflow.samplers import RelabelledRoundRobin
 from skewflow_lab.measure.traffic import Traffic
 
 PLACED = {  # shape, sharded dimension, block size
@@ -131,7 +132,7 @@ GATHERED = {  # shape, sharded dimension, and options that need the whole matrix
     "blocks of split rows": ((24, 10), 0, {"block_size": 4}),
     "exact with split columns": ((24, 10), 1, {"block_size": "dense"}),
     "cayley with split rows": ((9, 4), 0, {"block_size": "dense", "retraction": "cayley"}),
-    "a sampler": ((13, 7), 1, {"block_size": 2, "sampler": "relabelled_round_robin"}),
+    "a sampler": ((13, 7), 1, {"block_size": 2, "sampler": RelabelledRoundRobin()}),
     "an empty part": ((12, 1), 1, {"block_size": "dense"}),
 }
 

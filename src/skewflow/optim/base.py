@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..errors import NonFiniteError
 from ..geometry.precision import no_autocast
@@ -32,10 +31,7 @@ class OrthogonalOptimizer(SavedOptimizer):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """As in `torch.optim`, but without a profiler nothing is recorded.
-
-        Recording takes as long as a small step of one weight.
-        """
+        """As in `torch.optim`; in a compiled function the step runs outside the graph."""
         recorded = torch.optim.Optimizer.profile_hook_step(func)
 
         @wraps(func)
@@ -43,16 +39,12 @@ class OrthogonalOptimizer(SavedOptimizer):
             if torch.compiler.is_dynamo_compiling():
                 torch._dynamo.graph_break(msg=OUTSIDE)
                 return outside_the_graph(step, self, *args, **kwargs)
-            hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
-            hooks = hooks or _global_optimizer_pre_hooks or _global_optimizer_post_hooks
-            if hooks or torch._C._autograd._profiler_enabled():
-                return recorded(self, *args, **kwargs)
-            return func(self, *args, **kwargs)
+            return recorded(self, *args, **kwargs)
 
         return step
 
     def step(
-        self, closure: Callable[[], Any] | None = None, factors: GivenFactors | None = None
+        self, closure: Callable[[], Any] | None = None, *, factors: GivenFactors | None = None
     ) -> Any:
         r"""Take one step; every matrix stays orthogonal.
 
@@ -172,7 +164,7 @@ class OrthogonalOptimizer(SavedOptimizer):
 
     def _notice_others(self, factors: GivenFactors) -> None:
         """Detect writes of other code to the weights, and other seeds in other processes."""
-        if self._writes.compare() or self._writes.halves:
+        if self._writes.compare() or self._writes.copies:
             moving = {w for p, w in self._weights.items() if p.grad is not None or p in factors}
             self._writes.admit(moving, self.state)
         self._seeds.steps += 1
@@ -212,6 +204,11 @@ class OrthogonalOptimizer(SavedOptimizer):
                 continue
             weight, state = self._weights[p], self.state[p]
             weight.check_shape()
+            if group.get("scale", 1.0) != weight.scale:
+                raise ValueError(
+                    f"`scale` of a weight must stay: {weight.name} has {weight.scale:g}, its group "
+                    f"{group['scale']:g}. Make a new optimiser for another length."
+                )
             weight.move_buffers(state)
             if before is not None and before.draws_otherwise(group):
                 state.pop("samplers", None)

@@ -8,6 +8,7 @@ from torch import nn
 
 from skewflow.geometry import project
 from skewflow.optim import FlowSGD
+from skewflow.samplers import HRegular
 
 from .policies import affine_params, recurrent_params
 from .tasks import make
@@ -53,7 +54,7 @@ def flow(W: nn.Parameter, method: Method, lr: float, seed: int) -> FlowSGD:
     The stochastic one turns the planes of a matching that is drawn with h = |x| (Sec. 6.1).
     """
     if method == "stoch-ortRNN":
-        return FlowSGD([("W", W)], lr, block_size=2, sampler="h_regular", seed=seed)
+        return FlowSGD([("W", W)], lr, block_size=2, sampler=HRegular(2), seed=seed)
     return FlowSGD([("W", W)], lr, block_size="dense", seed=seed)
 
 

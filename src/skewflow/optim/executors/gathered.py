@@ -32,9 +32,7 @@ class Gathered(Executor):
         self._settings = settings
         self._samples = not is_fused(settings.options["sampler"])
         if self._samples:
-            begin_samplers(
-                self._member.state, settings.options, self._weight, self._member.choice.size
-            )
+            begin_samplers(self._member.state, settings.options, self._weight)
         self._rounds, self._number = settings.shared.rounds, 0
         self._twin: Member | None = None
         self.whole: tuple[Executor, Context] | None = None

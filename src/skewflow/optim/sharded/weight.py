@@ -58,7 +58,7 @@ class ShardedWeight(Weight):
         rows = torch.empty(0, dtype=torch.int64)
         if placement.split == "rows":
             rows = rows_here(view, placement)
-        return cls(p, name, view, stream, present_until, placement, rows)
+        return cls(p, name, view, stream, present_until, placement=placement, rows=rows)
 
     def local(self, tensor: Tensor) -> Tensor:
         """The part of the weight, its gradient or its momentum on this process, as matrices.

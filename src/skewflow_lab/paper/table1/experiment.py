@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from skewflow.geometry import haar, omega, project
 from skewflow.optim import FlowSGD
+from skewflow.samplers import Balanced
 
 from ...bench.peers.baselines import exact_exponential
 from ...measure.timing import interleaved, ratio
@@ -256,7 +257,7 @@ def _milliseconds(X: Tensor, G: Tensor, eta: float, rounds: int) -> dict[str, li
     steps: dict[str, Callable[[], object]] = {
         "exact": lambda: exact_exponential(X, G),
         DENSE: flow(block_size="dense"),
-        ABS: flow(block_size=2, sampler="balanced"),
+        ABS: flow(block_size=2, sampler=Balanced(2)),
         UNIFORM: flow(block_size=2, sampler="uniform"),
         "stochastic s = r*": flow(block_size=r_star(len(X)), sampler="uniform"),
         "projection p = 20": projected,
