@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import assert_close, randn, scipy_expm
+from helpers import assert_close, half, randn, scipy_expm
 from skewflow.errors import (
     BlockSizeError,
     DtypeError,
@@ -92,9 +92,9 @@ def test_exact_steps_of_many_weights_are_those_of_each(retraction, momentum, gen
     assert skipped == [0, 0, 0, 0, 0, 3, 0, 0]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("block_size", [2, 3, "dense", "auto"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "shape, block_size, momentum", half(SHAPES, [2, 3, "dense", "auto"], [0.0, 0.9])
+)
 def test_every_shape_stays_orthogonal_and_approaches_the_target(
     shape, block_size, momentum, generator
 ):
@@ -165,7 +165,6 @@ def test_maximize_turns_the_step_round(generator):
     assert torch.equal(p, q)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("shape", [(9, 5), (12, 3), (3, 12), (6, 6)], ids=str)
 @pytest.mark.parametrize(
     "options",
@@ -177,13 +176,14 @@ def test_maximize_turns_the_step_round(generator):
     ],
     ids=str,
 )
-def test_a_step_leaves_the_gradient_untouched(options, shape, momentum, generator):
+def test_a_step_leaves_the_gradient_untouched(options, shape, generator):
     p = weight(shape, generator)
     set_gradient(p, generator)
     before, place, version = p.grad.clone(), p.grad.data_ptr(), p.grad._version
-    FlowSGD([p], lr=0.1, momentum=momentum, **options).step()
-    assert torch.equal(p.grad, before) and p.grad.data_ptr() == place
-    assert p.grad._version == version
+    for momentum in (0.0, 0.9):
+        FlowSGD([p], lr=0.1, momentum=momentum, **options).step()
+        assert torch.equal(p.grad, before) and p.grad.data_ptr() == place
+        assert p.grad._version == version
 
 
 def test_parameters_without_a_gradient_are_left_alone(generator):
@@ -262,7 +262,7 @@ MAKERS = {
     "name, shape",
     [*((name, (9, 5)) for name in MAKERS), ("exponential", (12, 3)), ("polar", (3, 12))],
 )
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_resumed_run_gives_the_same_bits(name, shape, dtype, generator, tmp_path):
     options = {"shape": shape, "dtype": dtype}
     unbroken, _ = run(MAKERS[name], 9, generator, **options)
@@ -446,10 +446,9 @@ def test_an_angle_above_the_largest_number_leaves_the_weight_orthogonal(
     assert orthogonality_error(p.detach()) < 1e-12
 
 
-@pytest.mark.parametrize("shape", [(257, 129), (64, 64), (300, 700)], ids=str)
-@pytest.mark.parametrize("block_size", [2, 8])
+@pytest.mark.parametrize("block_size, shape", [(2, (700, 600)), (8, (300, 700))], ids=str)
 def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
-    shape, block_size, generator
+    block_size, shape, generator
 ):
     W = orthogonal_(torch.empty(shape, dtype=torch.bfloat16), generator=generator)
     G = randn(*shape, generator=generator).to(W.dtype)
@@ -465,7 +464,6 @@ def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
     assert torch.equal(*masters)
 
 
-@pytest.mark.parametrize("lr", [1e-6, 1.0, 1e3, 1e8, 1e30, 1e300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
     "options",
@@ -483,18 +481,19 @@ def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
     ],
     ids=str,
 )
-def test_no_learning_rate_leaves_the_manifold(options, dtype, lr, generator):
+def test_no_learning_rate_leaves_the_manifold(options, dtype, generator):
     shapes = [(25, 25)]  # the only one of these that the sampler has a family for
     if "sampler" not in options:
         shapes += [(30, 30), (30, 7), (7, 30), (2, 30, 20)]
-    params = [weight(shape, generator, dtype) for shape in shapes]
-    for p in params:
-        set_gradient(p, generator)
-    FlowSGD(params, lr=lr, **options).step()
-    for p in params:
-        X = as_matrices(p.detach())
-        error = orthogonality_error(X).max() / X.shape[-1] ** 0.5
-        assert error < (1e-6 if dtype == torch.float32 else 1e-13)
+    for lr in (1e-6, 1.0, 1e3, 1e8, 1e30, 1e300):
+        params = [weight(shape, generator, dtype) for shape in shapes]
+        for p in params:
+            set_gradient(p, generator)
+        FlowSGD(params, lr=lr, **options).step()
+        for p in params:
+            X = as_matrices(p.detach())
+            error = orthogonality_error(X).max() / X.shape[-1] ** 0.5
+            assert error < (1e-6 if dtype == torch.float32 else 1e-13), (lr, p.shape)
 
 
 @pytest.mark.bad_input
@@ -715,7 +714,7 @@ def test_uniform_matchings_are_those_of_the_reference(shape, momentum, generator
 
 
 def test_a_sweep_meets_every_plane_once_and_uniform_steps_are_independent():
-    d, seeds = 4, 4000
+    d, seeds = 4, 500
     repeated = {False: 0, True: 0}
     for independent in repeated:
         for seed in range(seeds):
@@ -725,8 +724,8 @@ def test_a_sweep_meets_every_plane_once_and_uniform_steps_are_independent():
             same = {frozenset(q) for q in first.tolist()} == {frozenset(q) for q in second.tolist()}
             repeated[independent] += same
     assert repeated[False] == 0  # three matchings, each once in a sweep of three
-    # Independent uniform draws repeat with probability 1/3; six standard deviations are 179.
-    assert abs(repeated[True] - seeds / 3) < 179
+    # Independent uniform draws repeat with probability 1/3; six standard deviations are 63.
+    assert abs(repeated[True] - seeds / 3) < 63
 
 
 def test_sampling_that_fails_for_one_weight_moves_none(generator):

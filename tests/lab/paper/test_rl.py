@@ -55,9 +55,17 @@ def test_the_ci_run_learns_on_the_manifold(alone):
     assert "workers" not in summary["config"] and "--workers" not in summary["command"]
 
 
+FEW = {"generations": 3, "num_directions": 2, "rho_every": 1}
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    return results(run(tmp_path_factory.mktemp("few"), 1, **FEW))
+
+
 @needs_simulators
 def test_two_workers_one_of_them_killed_in_mid_generation_give_the_same_bytes(
-    alone, tmp_path, monkeypatch
+    few, tmp_path, monkeypatch
 ):
     killed = []
 
@@ -65,32 +73,30 @@ def test_two_workers_one_of_them_killed_in_mid_generation_give_the_same_bytes(
         def evaluate(self, generation, tasks=None, on_task=lambda done: None):
             def kill(done):
                 on_task(done)
-                if generation.number == 3 and done == 5:
+                if generation.number == 1 and done == 2:
                     killed.append(self.pids[0])
                     os.kill(self.pids[0], signal.SIGKILL)
 
             return super().evaluate(generation, tasks, kill)
 
     monkeypatch.setattr(module, "LocalWorkers", Killed)
-    assert results(run(tmp_path, 2)) == results(alone)
+    assert results(run(tmp_path, 2, **FEW)) == few
     assert len(killed) == 1
 
 
 @needs_simulators
-def test_a_stopped_run_goes_on_to_the_same_bytes_with_other_workers(alone, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_to_the_same_bytes_with_other_workers(few, tmp_path, monkeypatch):
     class Stopped(module.LocalWorkers):
         def evaluate(self, generation, tasks=None, on_task=lambda done: None):
             if generation.number == 2:
                 raise KeyboardInterrupt
             return super().evaluate(generation, tasks, on_task)
 
-    few = {"generations": 3, "num_directions": 2, "rho_every": 1}
-    whole = run(tmp_path / "whole", 1, **few)
     with monkeypatch.context() as patch:
         patch.setattr(module, "LocalWorkers", Stopped)
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "part", 1, **few)
-    assert results(run(tmp_path / "part", 2, resume=True, **few)) == results(whole)
+            run(tmp_path, 1, **FEW)
+    assert results(run(tmp_path, 2, resume=True, **FEW)) == few
 
 
 @needs_simulators
