@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from warnings import warn
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from .._typing import MatrixBlocks
@@ -12,8 +12,7 @@ from ..kernels._runtime.torch_threads import few_threads
 from ..kernels.rotate_blocks.reference import divide_blocks
 from ..kernels.row_moments.reference import row_moments
 from ..kernels.turn_by_angle.reference import drawn_partition
-from ..kernels.update import direction
-from ..tournaments.edge_weights import EdgeWeights
+from ..kernels.update import Update, direction
 from ..tournaments.partitions import edge_probability
 from .executors.executor import Context, Executor, Member
 from .executors.gathered import Gathered
@@ -26,6 +25,9 @@ nothing about points further away."""
 
 SELDOM = 256
 """Most steps between two checks; at the beginning steps 1, 2, 4, 8, ... are checked."""
+
+CHUNK = 2**16
+"""Most entries of a weight that a check copies at a time: 256 KiB in float32."""
 
 
 class LargeAngles:
@@ -91,16 +93,37 @@ def drawn_blocks(member: Member, context: Context) -> Iterable[MatrixBlocks]:
     assert isinstance(size, int)
     update, device = context.update, weight.p.device
     (X, M), G = weight.matrices(state), weight.view(context.gradients[member.index])
-    D, _ = direction(G.to(X.dtype), M, update)
     moments: Float[Tensor, "n d"] | None = None
     if update.beta2 is not None:
         taken = context.clock.taken(state, device)
         moments = row_moments(state["exp_avg_sq"].clone(), G, taken, update)
     time = torch.tensor(context.clock.time(device) * update.num_draws, device=device)
     scale = float(1 / edge_probability(weight.d, size))
-    for b, (X_b, D_b) in enumerate(zip(X, D, strict=True)):
+    for b, X_b in enumerate(X):
         partition = drawn_partition(weight.d, size, update, weight.stream + b, time)
-        blocks = EdgeWeights(X_b, D_b).blocks(partition)
+        given = X_b, G[b], None if M is None else M[b]
+        blocks = tuple(_blocks_of_rows(rows, *given, update) for rows in partition.blocks)
         if moments is not None:
             blocks = divide_blocks(blocks, partition, moments[b])
         yield tuple(scale * block for block in blocks)
+
+
+def _blocks_of_rows(
+    rows: Int[Tensor, "l s"],
+    X: Float[Tensor, "d k"],
+    G: Float[Tensor, "d k"],
+    M: Float[Tensor, "d k"] | None,
+    update: Update,
+) -> Float[Tensor, "l s s"]:
+    """The generator inside blocks of rows, with a copy of few rows at a time.
+
+    A gradient that is not finite gives blocks that are not: the kernels report it.
+    """
+    l, s = rows.shape
+    products = X.new_empty(l, s, s)
+    few = max(1, CHUNK // (s * X.shape[-1]))
+    for start in range(0, l, few):
+        part = rows[start : start + few]
+        D, _ = direction(G[part].to(X.dtype), None if M is None else M[part], update)
+        products[start : start + few] = D.to(X.dtype) @ X[part].mT
+    return products - products.mT
