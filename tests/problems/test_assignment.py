@@ -152,7 +152,14 @@ def test_unknown_options_warn_as_in_scipy_and_its_forms_of_options_are_taken():
     for solve in (quadratic_assignment, scipy.optimize.quadratic_assignment):
         with pytest.warns(scipy.optimize.OptimizeWarning, match="Unknown solver options: foo"):
             solve(
-                A, B, options={**(FAST if solve is quadratic_assignment else {"rng": 0}), "foo": 1}
+                A,
+                B,
+                options={
+                    **(
+                        FAST if solve is quadratic_assignment else {"rng": np.random.default_rng(0)}
+                    ),
+                    "foo": 1,
+                },
             )
     assert quadratic_assignment(A, B, "FLOW", FAST).fun == plain.fun
     for pair in ([(2, 3)], [2, 3], np.array([[2.0, 3.0]]), torch.tensor([[2, 3]])):
