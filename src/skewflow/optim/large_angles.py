@@ -30,8 +30,9 @@ SELDOM = 256
 SQUARINGS = 6
 """Squarings of a block's Gram matrix that bound its spectral norm, within 1.4 % at 64 rows."""
 
-CHUNK = 2**16
-"""Most entries of a weight that a check copies at a time: 256 KiB in float32."""
+CHUNK = 2**20
+"""Entries of a weight that a check copies at a time, 4 MiB in float32; of a larger weight a
+sixteenth, so that a check launches few kernels."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def _blocks_of_rows(
     """
     l, s = rows.shape
     products = X.new_empty(l, s, s)
-    few = max(1, CHUNK // (s * X.shape[-1]))
+    few = max(1, max(CHUNK, X.numel() // 16) // (s * X.shape[-1]))
     for start in range(0, l, few):
         part = rows[start : start + few]
         D, _ = direction(G[part].to(X.dtype), None if M is None else M[part], update)
