@@ -45,6 +45,13 @@ def test_it_names_the_weight_and_a_rate_that_is_small_enough(flow, options, gene
     assert not told(optimizer)  # once
 
 
+def test_it_names_the_line_that_calls_step(generator):
+    _, optimizer = begun(generator, block_size=2, lr=1.0)
+    with pytest.warns(UserWarning, match="turns a plane") as found:
+        optimizer.step()
+    assert [w.filename for w in found] == [__file__]
+
+
 def test_it_comes_when_angles_grow_late(generator):
     p, optimizer = begun(generator, block_size=2, lr=1e-4)
     for _ in range(5):

@@ -65,30 +65,19 @@ class LargeAngles:
             whole = outer.whole if isinstance(outer, Gathered) else None
             executor, context = (outer, given) if whole is None else whole
             for member in executor.members:
-                unbiased = context.update.angle is None and isinstance(member.choice.size, int)
-                left_out = member in executor.left_out
-                if unbiased and member.weight.stream not in self._told and not left_out:
-                    with few_threads(member.weight.p.numel()):
-                        self._compare(executor, member, context)
+                size, told = member.choice.size, member.weight.stream in self._told
+                unbiased = context.update.angle is None and member not in executor.left_out
+                if not unbiased or told or not isinstance(size, int):
+                    continue
+                with few_threads(member.weight.p.numel()):
+                    angle = angle_of(executor, member, context)
+                turned = Turned(member.weight, size, float(context.options["lr"]))
+                if angle.device.type == "cuda":
+                    self._send(turned, angle)
+                else:
+                    self._warn(turned, float(angle))
 
-    def _compare(self, executor: Executor, member: Member, context: Context) -> None:
-        lr, size = context.update.lr_of_draw, member.choice.size
-        assert isinstance(size, int)
-        if isinstance(executor, SampledBlocks):
-            estimates = [blocks for *_, blocks in executor.estimates]
-        elif isinstance(executor, Sharded):
-            scale = float(1 / edge_probability(member.weight.d, size))
-            estimates = [tuple(scale * b for b in blocks) for blocks in executor.blocks(member)]
-        else:
-            estimates = list(drawn_blocks(member, context))
-        angles = [largest_angle(lr * b) for blocks in estimates for b in blocks if b.numel()]
-        if not angles:
-            return
-        angle = torch.stack(angles).amax()
-        turned = Turned(member.weight, size, float(context.options["lr"]))
-        if angle.device.type != "cuda":
-            self._warn(turned, float(angle))
-            return
+    def _send(self, turned: Turned, angle: Tensor) -> None:
         pinned = torch.empty((), dtype=angle.dtype, pin_memory=True)
         pinned.copy_(angle, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -104,8 +93,23 @@ class LargeAngles:
             f"{turned.block_size} of its {turned.weight.d} rows turn further than exact steps at "
             f"the same lr. lr={turned.lr / angle:.2g} turns none by more than one radian; the lr "
             "of AngleSGD is the angle itself, for blocks of any size.",
-            stacklevel=6,
+            stacklevel=7,  # the line that calls `step`
         )
+
+
+def angle_of(executor: Executor, member: Member, context: Context) -> Float[Tensor, ""]:
+    """The largest angle by which a step turns a weight, or a bound on it of at most `MOST`."""
+    lr, size = context.update.lr_of_draw, member.choice.size
+    assert isinstance(size, int)
+    if isinstance(executor, SampledBlocks):
+        estimates = [blocks for *_, blocks in executor.estimates]
+    elif isinstance(executor, Sharded):
+        scale = float(1 / edge_probability(member.weight.d, size))
+        estimates = [tuple(scale * b for b in blocks) for blocks in executor.blocks(member)]
+    else:
+        estimates = list(drawn_blocks(member, context))
+    angles = [largest_angle(lr * b) for blocks in estimates for b in blocks if b.numel()]
+    return torch.stack(angles).amax() if angles else torch.zeros(())
 
 
 def largest_angle(blocks: Float[Tensor, "l s s"]) -> Float[Tensor, ""]:
