@@ -7,7 +7,7 @@ from typing import Any
 
 from ..rl.config import RLConfig
 from ..rl.jobs import Job, Trainee
-from ..rl.methods import Method
+from ..rl.methods import Method, Settings
 from ..rl.tasks import TaskName, require_mjx, require_simulators, versions
 from ..runs.environment import environment
 from ..runs.files import recorded, write_json
@@ -59,9 +59,13 @@ def _measure(task: TaskName, size: int, hidden: int, steps: int, rounds: int) ->
     from ..rl.mjx_tasks import simulate
 
     config = RLConfig(num_directions=size // (2 * len(METHODS)), num_scores=1)
-    trainees = [
+    settings = Settings(config.lr, config.rate, config.momentum, config.sigma)
+    trainees: list[Trainee[Any]] = [
         Trainee(
-            config, Job(task, method, hidden, 20 * (method == "ortinit-vanRNN"), 0), MjxStrategy
+            config,
+            Job(task, method, hidden, 20 * (method == "ortinit-vanRNN"), 0),
+            settings,
+            MjxStrategy,
         )
         for method in METHODS
     ]
