@@ -32,12 +32,19 @@ types: $(STAMP)
 SHAPED := tests/geometry tests/tournaments tests/flows tests/samplers/test_cost.py \
   tests/kernels/test_reference.py tests/kernels/test_permutation.py
 
-# One process on each core, with whole files: their fixtures are made once.
+# One process on each core, with whole files: their fixtures are made once. The files of a folder
+# follow each other, so that a loop of numba is compiled once, and no long file comes last.
+PYTEST := $(BIN)/python -m pytest
+IN_ORDER := -n auto --dist loadfile --no-loadscope-reorder
+
+# Else each of the hundred processes that the tests start would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n auto --dist loadfile --durations=10 $(addprefix --ignore=,$(SHAPED))
+	$(PYTEST) $(IN_ORDER) --durations=10 $(addprefix --ignore=,$(SHAPED))
 
 shapes: $(STAMP)
-	$(BIN)/python -m pytest --jaxtyping-packages=skewflow,beartype.beartype -n auto --dist loadfile $(SHAPED)
+	$(PYTEST) --jaxtyping-packages=skewflow,beartype.beartype $(IN_ORDER) $(SHAPED)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -150,13 +150,6 @@ def all_cases(d: int, s: int) -> dict[str, Case]:
     return t_s_cases(s) | family_cases(d, s)
 
 
-def sampler_ids() -> Iterator[tuple[int, int, str]]:
-    """All (d, s, sampler name) triples."""
-    for d, s in SIZES:
-        for name in all_cases(d, s):
-            yield d, s, name
-
-
 def one_factorisations_of_k6() -> list[list[frozenset[tuple[int, int]]]]:
     """All ways to split the edges of K6 into five perfect matchings, by search."""
     from skewflow.tournaments.theory import enumerate_partitions

@@ -1,7 +1,9 @@
 """One tolerance table, and the random matrices and oracles that the tests share."""
 
 from collections.abc import Sequence
+from itertools import product
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +19,13 @@ EPS = {
 
 STIEFEL_SHAPES = [(1, 1), (2, 2), (5, 5), (5, 1), (6, 4), (7, 3), (33, 17)]
 """Shapes (d, k): tiny, square, a sphere, less and more than half full, odd."""
+
+
+def half(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Every second entry of the product of three or more: any two values are in one of them."""
+    places = product(*(range(len(values)) for values in factors))
+    even = [place for place in places if sum(place) % 2 == 0]
+    return [tuple(v[n] for v, n in zip(factors, place, strict=True)) for place in even]
 
 
 def assert_close(

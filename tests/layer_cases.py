@@ -1,6 +1,8 @@
 """Every layer with an input, for the tests that all of them have to pass."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ from skewflow.nn import (
 class Case:
     """How to build a layer, the shape of its input, and its marked weight, if it has one."""
 
-    layer: type[nn.Module]
+    layer: Callable[..., nn.Module]
     arguments: tuple
     input_shape: tuple[int, ...]
     weight: str | None = "weight"
@@ -45,6 +47,7 @@ CASES = {
     "rnn tanh": Case(OrthogonalRNN, (3, 8, "tanh", True), (5, 4, 3), "cell.weight_hh"),
     "sylvester": Case(SylvesterFlow, (6, 4), (5, 6), "Q"),
     "ode": Case(OrthogonalODE, (6, 2), (2, 5, 6)),
+    "ode strang": Case(partial(OrthogonalODE, method="strang"), (5, 2), (3, 5)),
     "givens": Case(GivensLinear, (7, 12), (2, 5, 7), None),
 }
 MARKED = {name: case for name, case in CASES.items() if case.weight}

@@ -30,13 +30,16 @@ def main() -> None:
     from .bench.factored import factored
     from .bench.givens_layer import givens_layer
     from .bench.givens_policy import givens_policy
+    from .bench.learning_rate.default_rate import DefaultRate
     from .bench.learning_rate.experiment import LearningRate
+    from .bench.learning_rate.same_rate import SameRate
     from .bench.online_pca import online_pca
     from .bench.processes import processes
     from .bench.quality.experiment import Quality
     from .bench.recurrence import recurrence
     from .bench.rollouts import rollouts
     from .bench.second_moment import second_moment
+    from .bench.sharded import sharded
     from .bench.step import command as step
     from .bench.training import command as training
     from .bench.two_commits import two_commits
@@ -57,10 +60,15 @@ def main() -> None:
     bench.command(name="givens-layer")(givens_layer)
     bench.command(name="givens-policy")(givens_policy)
     bench.command(name="second-moment")(second_moment)
+    bench.command(name="sharded")(sharded)
     bench.command(name="two-commits")(two_commits)
     bench.command(name="which-end")(which_end)
     rates = LearningRate()
     bench.command(name="learning-rate", help=rates.title)(reproduce.command(rates, args))
+    default = DefaultRate()
+    bench.command(name="default-rate", help=default.title)(reproduce.command(default, args))
+    same = SameRate()
+    bench.command(name="same-rate", help=same.title)(reproduce.command(same, args))
     quality = Quality()
     bench.command(name="quality", help=quality.title)(reproduce.command(quality, args))
 

@@ -154,12 +154,12 @@ class Newborn(Objective):
 
 
 class Meeting(Newborn):
-    """Two evaluations that meet, so in two processes; then one waits until a fifth is born."""
+    """Two evaluations that meet, so in two processes; then one waits until a fourth is born."""
 
     def evaluate(self, params, seed, moments):
         above = bool(params["x"][0] > 1)
         self.mark("at", above)
-        while self.count("at") < 2 or (above and self.count("born") < 5):
+        while self.count("at") < 2 or (above and self.count("born") < 4):
             time.sleep(0.01)
         return Outcome(1.0)
 

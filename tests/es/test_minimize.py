@@ -10,6 +10,7 @@ from skewflow.errors import CheckpointError, NonFiniteReturnError, NotOnManifold
 from skewflow.es import minimize
 from skewflow.geometry import orthogonality_error
 from skewflow.optim import FlowSGD
+from skewflow.samplers import HRegular
 
 START = {"x": torch.tensor([2.0, -1.0]), "y": torch.tensor(0.5)}
 
@@ -39,7 +40,7 @@ def test_the_subspace_of_the_least_eigenvalues_is_found(generator, perturbation)
 
     def optimizers(orthogonal, rest):
         assert not rest
-        return [FlowSGD(orthogonal, lr=0.01, block_size=2, sampler="h_regular")]
+        return [FlowSGD(orthogonal, lr=0.01, block_size=2, sampler=HRegular(2))]
 
     start = {"V": random_stiefel(6, 2, generator=generator, dtype=torch.float32)}
     found = minimize(

@@ -66,9 +66,8 @@ def python(*words, **options):
     return subprocess.run(command, env=env, capture_output=True, text=True, **options)
 
 
-@pytest.mark.parametrize("kind", ["-c", "-"])
-def test_functions_and_classes_of_an_interactive_session_are_sent_by_value(kind):
-    run = python("-c", INTERACTIVE) if kind == "-c" else python("-", input=INTERACTIVE)
+def test_functions_and_classes_of_an_interactive_session_are_sent_by_value():
+    run = python("-", input=INTERACTIVE)
     assert run.returncode == 0, run.stderr
 
 

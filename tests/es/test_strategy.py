@@ -19,6 +19,7 @@ from skewflow.errors import (
 from skewflow.es import EvolutionStrategy, InProcess, Moments, Outcome
 from skewflow.geometry import check_stiefel, omega, orthogonality_error
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.samplers import HRegular
 
 
 class Keep(torch.optim.SGD):
@@ -137,7 +138,7 @@ def test_both_perturbations_give_the_generator_of_the_true_gradient(generator):
 
 @pytest.mark.parametrize("geodesics", [[], ["W"]], ids=["ambient", "geodesic"])
 @pytest.mark.parametrize(
-    "make, sampler", [(FlowSGD, "uniform"), (FlowSGD, "h_regular"), (FlowAdam, "h_regular")]
+    "make, sampler", [(FlowSGD, "uniform"), (FlowSGD, HRegular(2)), (FlowAdam, HRegular(2))]
 )
 def test_an_orthogonal_parameter_finds_its_target_and_stays_orthogonal(
     generator, make, sampler, geodesics
@@ -162,7 +163,7 @@ def test_an_orthogonal_parameter_finds_its_target_and_stays_orthogonal(
 def pair(seed=3, **options):
     W = nn.Parameter(torch.eye(40))
     b = nn.Parameter(torch.ones(3))
-    flow = FlowSGD([("W", W)], lr=1e-3, block_size=2, sampler="h_regular", momentum=0.9, seed=1)
+    flow = FlowSGD([("W", W)], lr=1e-3, block_size=2, sampler=HRegular(2), momentum=0.9, seed=1)
     adam = torch.optim.Adam([b], lr=0.05)
     return EvolutionStrategy(
         {"W": W, "b": b},

@@ -57,6 +57,7 @@ def test_brocketts_gradient_is_that_of_its_value(side, generator):
     assert_close("G", GradientField(value).gradient(X), field.gradient(X))
 
 
+@pytest.mark.many_calls
 @pytest.mark.parametrize("sampler, eta", [(None, 0.05), (Uniform(2), 0.01)])
 def test_brocketts_flow_ends_at_the_leading_eigenvectors(sampler, eta, generator):
     U = random_stiefel(6, generator=generator)

@@ -27,6 +27,7 @@ def errors(method, field, X0, counts, t0=0.0):
     return [(method(field, X0, DURATION / n, n, t0=t0).last - exact).norm().item() for n in counts]
 
 
+@pytest.mark.many_calls
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ def mean_over_all_paths(field, X0, eta, num_steps):
     return level.mean(0)
 
 
+@pytest.mark.many_calls
 @pytest.mark.parametrize("side", SIDES)
 def test_the_mean_of_the_stochastic_product_converges_with_first_order(side, generator):
     field, X0 = brockett(side, generator), random_stiefel(4, generator=generator)
@@ -146,6 +148,7 @@ def test_the_slope_in_the_linear_space_is_the_inverse_of_the_derivative_of_exp(g
     assert abs(fitted_slope(sizes, wrong) - 4) < 0.2
 
 
+@pytest.mark.many_calls
 @pytest.mark.parametrize("side", SIDES)
 def test_the_adaptive_integrator_keeps_its_tolerance(side, generator):
     field, X0 = driven(side, generator), random_stiefel(4, generator=generator)
@@ -174,8 +177,8 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("k", [5, 2])
+@pytest.mark.many_calls
+@pytest.mark.parametrize("k, dtype", [(5, torch.float64), (2, torch.float32)], ids=str)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_integrator_stays_orthogonal(name, k, dtype, generator):
     X0 = random_stiefel(5, k, generator=generator, dtype=dtype, batch=(2,))

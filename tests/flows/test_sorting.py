@@ -38,6 +38,7 @@ def test_the_field_is_the_commutator_with_the_corrected_sign(q, start):
     assert_close("omega", H @ N - N @ H, sorting_field(q)(0.0, start))
 
 
+@pytest.mark.many_calls
 @pytest.mark.parametrize("sampler, eta", [(None, 0.1), (RoundRobin(), 0.03)])
 def test_the_flow_sorts_in_decreasing_order(sampler, eta, q, start, generator):
     X = integrate(sorting_field(q), start, eta, 1500, sampler=sampler, generator=generator).last

@@ -86,37 +86,38 @@ def test_the_good_values_are_good(argument):
     call(good)
 
 
-@pytest.mark.parametrize("value", [[[1.0, 0.0]], 3.0, "X"], ids=["list", "float", "str"])
-def test_what_is_no_tensor_is_refused(argument, value):
+def test_what_is_no_tensor_is_refused(argument):
     name, _, call = argument
-    got = type(value).__name__
-    message = rf"`{name}` must be a torch\.Tensor: got {got}\. Call torch\.as_tensor"
-    with pytest.raises(DtypeError, match=message):
-        call(value)
+    for value in ([[1.0, 0.0]], 3.0, "X"):
+        got = type(value).__name__
+        message = rf"`{name}` must be a torch\.Tensor: got {got}\. Call torch\.as_tensor"
+        with pytest.raises(DtypeError, match=message):
+            call(value)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
-def test_tensors_that_are_not_real_floats_are_refused(argument, dtype):
+def test_tensors_that_are_not_real_floats_are_refused(argument):
     name, good, call = argument
-    message = rf"`{name}` must be a real floating-point tensor: got {dtype}\. Convert it first"
-    with pytest.raises(DtypeError, match=message):
-        call(good.to(dtype))
+    for dtype in (torch.int64, torch.bool, torch.complex64):
+        message = rf"`{name}` must be a real floating-point tensor: got {dtype}\. Convert it first"
+        with pytest.raises(DtypeError, match=message):
+            call(good.to(dtype))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_non_finite_entries_are_refused_and_counted(argument, value):
+def test_non_finite_entries_are_refused_and_counted(argument):
     name, good, call = argument
     message = rf"`{name}` must be finite: 1 of its {good.numel()} entries .*Check for an overflow"
-    with pytest.raises(NonFiniteError, match=message):
-        call(with_entry(good, value))
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(NonFiniteError, match=message):
+            call(with_entry(good, value))
 
 
-@pytest.mark.parametrize("shape", [(), (3,)])
-def test_scalars_and_vectors_are_refused(argument, shape):
+def test_scalars_and_vectors_are_refused(argument):
     name, _, call = argument
-    message = rf"`{name}` must be a matrix .*: got shape {re.escape(str(shape))}\. Add the missing"
-    with pytest.raises(ShapeError, match=message):
-        call(torch.zeros(shape))
+    for shape in ((), (3,)):
+        got = re.escape(str(shape))
+        message = rf"`{name}` must be a matrix .*: got shape {got}\. Add the missing"
+        with pytest.raises(ShapeError, match=message):
+            call(torch.zeros(shape))
 
 
 def test_empty_batches_are_refused(argument):

@@ -15,6 +15,14 @@ from torch import nn
 
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD
+from skewflow.samplers import (
+    Balanced,
+    HeavyMatchings,
+    HRegular,
+    Optimal,
+    RelabelledRoundRobin,
+    RoundRobin,
+)
 
 FILE = Path(__file__).with_name("golden.npz")
 STEPS = 6
@@ -48,8 +56,15 @@ STEPS_OF = {
     "cayley": {"block_size": "dense", "retraction": "cayley"},
     "auto": {"block_size": "auto"},
 }
-SAMPLERS = ["uniform", "round_robin", "relabelled_round_robin", "h_regular", "optimal"]
-SAMPLERS += ["heavy_matchings", "balanced"]
+SAMPLERS = {
+    "uniform": "uniform",
+    "round_robin": RoundRobin(),
+    "relabelled_round_robin": RelabelledRoundRobin(),
+    "h_regular": HRegular(2),
+    "optimal": Optimal(2),
+    "heavy_matchings": HeavyMatchings(),
+    "balanced": Balanced(2),
+}
 
 
 def run(make, shape, dtype, options, *, steps, factors=None, num=1, lr=0.05):
@@ -114,10 +129,10 @@ def cases():
             num=3)  # fmt: skip
     for sampler in SAMPLERS:
         for shape in ("square", "batch"):
-            options = {"block_size": 2, "sampler": sampler, **SGD["momentum"]}
+            options = {"block_size": 2, "sampler": SAMPLERS[sampler], **SGD["momentum"]}
             add(f"sgd-{sampler}-{shape}-f64", FlowSGD, SHAPES[shape], torch.float64, options)
         add(f"adam-{sampler}-square-f64", FlowAdam, SHAPES["square"], torch.float64,
-            {"block_size": 2, "sampler": sampler})  # fmt: skip
+            {"block_size": 2, "sampler": SAMPLERS[sampler]})  # fmt: skip
     for shape in ("square", "tall", "thin", "wide", "batch", "large"):
         for dtype in DTYPES:
             add(f"factored-{shape}-{dtype}", FlowSGD, SHAPES[shape], DTYPES[dtype],

@@ -1,6 +1,7 @@
 """Compile every CUDA kernel for compute 9.0, which needs no GPU; run by `test_compile.py`.
 
-With --all also the largest variants of the small polar step, which take as long as all others.
+Each kernel in its richest form; with --all also in plainer and larger ones, which takes twice as
+long.
 """
 
 import sys
@@ -36,6 +37,8 @@ from skewflow.kernels.rotate_factored._launches_triton import FactoredWorkspace
 from skewflow.kernels.rotate_pairs._triton import plan_pairs
 from skewflow.kernels.rotate_rounds import _triton as rounds
 from skewflow.kernels.update import Update
+
+ALL = "--all" in sys.argv
 
 TYPES = {
     torch.float32: "*fp32",
@@ -140,7 +143,8 @@ def compile_products() -> None:
 
 def compile_natural() -> None:
     """Natural factors, and what large factored steps have in common with them: all their tiles."""
-    for d, k, rank, coarse in ((600, 200, 40, True), (4096, 2048, 128, False)):
+    large = ((4096, 2048, 128, False),) if ALL else ()
+    for d, k, rank, coarse in ((600, 200, 40, True), *large):
         X, state = torch.zeros(1, d, k), (torch.zeros(1, k, k), torch.zeros(2), torch.zeros(k))
         A, B = torch.zeros(1, rank, d).mT, torch.zeros(1, k, rank)
         with patch.object(natural, "is_coarse", lambda X, coarse=coarse: coarse):
@@ -154,7 +158,7 @@ def compile_natural() -> None:
 
 
 def main() -> None:
-    for columns, rich in product((False, True), (False, True)):
+    for columns, rich in product((False, True), (False, True) if ALL else (True,)):
         ours = operands(
             (100, 60), num=3 if rich else 1, columns=columns, momentum=rich, low=rich, rich=rich
         )
@@ -164,7 +168,7 @@ def main() -> None:
             plan_pairs(ours, update, **({"chunks": 2} if columns else {"block_k": 16})),
             plan_blocks(ours, update, 20, early=1),
         ]
-        if columns == rich:
+        if columns == (rich and ALL):
             plans += [
                 plan_blocks(ours, update, 100, early=1, reload=reload) for reload in {False, rich}
             ]
@@ -175,8 +179,7 @@ def main() -> None:
             print(name, "columns" if columns else "rows", rich)
             if shared > (MOST_SHARED if launch._arguments.get("RELOAD") is False else SMALL_SHARED):
                 raise MemoryError(f"a program of {name} takes {shared} bytes of shared memory.")
-    largest = ((64, True),) if "--all" in sys.argv else ()
-    for k, rich in ((16, True), (17, False), *largest):
+    for k, rich in ((16, True), (17, False), (64, True)) if ALL else ((16, True),):
         ours = operands(
             (100, k), num=3 if rich else 1, columns=rich, momentum=rich, low=rich, rich=rich
         )
@@ -186,7 +189,7 @@ def main() -> None:
         print("small polar", k, rich)
         if shared > (MUCH_SHARED if k == 64 else SMALL_SHARED):
             raise MemoryError(f"a small exact step takes {shared} bytes of shared memory.")
-    if largest:
+    if ALL:
         (launch,) = plan_small_polar(ours, update, block_d=ROWS // 2).launches
         shared = compile_launch(launch)
         print("small polar, half as many rows")

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("triton")
 
 
-@pytest.mark.parametrize("variants", [[], pytest.param(["--all"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("variants", [[], pytest.param(["--all"], marks=pytest.mark.slow)], ids=str)
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here(variants, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
@@ -21,9 +21,10 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(variants, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("_rotate_rows") == 4
-    assert done.stdout.count("generate ") == 3
-    assert done.stdout.count("natural _inverse_root") == 2
+    every = bool(variants)
+    assert done.stdout.count("_rotate_rows") == (4 if every else 2)
+    assert done.stdout.count("generate ") == (3 if every else 2)
+    assert done.stdout.count("natural _inverse_root") == (2 if every else 1)
     assert done.stdout.count("\n_advance") == done.stdout.count("\n_retreat") == 2
     for name in (
         "_take",
@@ -40,6 +41,6 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here(variants, tmp_path):
     assert done.stdout.count("rounds _advance") == done.stdout.count("rounds _retreat") == 2
     assert done.stdout.count("multiply_where") == 2
     assert done.stdout.count("\npolar") == 5
-    assert done.stdout.count("small polar") == (4 if variants else 2)
+    assert done.stdout.count("small polar") == (4 if every else 1)
     assert done.stdout.count("multiply_parts _split") == 2
     assert done.stdout.count("multiply_parts _multiply") >= 2

@@ -9,14 +9,15 @@ from skewflow.kernels.update import LARGEST_GRADIENT
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e38, -1e38])
-@pytest.mark.parametrize("place", [0, CHUNK - 1, CHUNK, 2 * CHUNK + 4])
-def test_one_bad_entry_is_found_wherever_it_is(place, bad, dtype):
+def test_one_bad_entry_is_found_wherever_it_is(bad, dtype):
     most = LARGEST_GRADIENT[dtype]
     bad = bad if abs(bad) != 1e38 else bad / 1e38 * 1.01 * most
     flat = torch.full((2 * CHUNK + 5,), 0.99 * most, dtype=dtype)
-    assert is_usable(flat)
-    flat[place] = bad
-    assert not is_usable(flat)
+    for place in (0, CHUNK - 1, CHUNK, 2 * CHUNK + 4):
+        assert is_usable(flat)
+        good, flat[place] = flat[place].item(), bad
+        assert not is_usable(flat), place
+        flat[place] = good
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)

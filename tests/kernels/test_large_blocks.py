@@ -15,17 +15,18 @@ tl = pytest.importorskip("triton.language")
 
 from skewflow.kernels.rotate_blocks._large_exponential_triton import count_terms  # noqa: E402
 from skewflow.kernels.rotate_blocks._launches_triton import plan_blocks  # noqa: E402
-from triton_cases import LATE, Case  # noqa: E402
+from triton_cases import Case  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-@pytest.mark.parametrize("d, s", [(65, 65), (182, 91), (128, 128)])
+@pytest.mark.parametrize(
+    "d, s, columns", [(65, 65, False), (182, 91, True), (182, 91, False), (128, 128, True)]
+)
 def test_large_blocks_step_as_the_reference(d, s, columns, generator, device):
     options = {"momentum": 0.9, "nesterov": True, "maximize": True}
     case = Case(d, 5, generator, device, columns=columns, **options)
-    case.check(plan_blocks, step_blocks, (LATE,), s)
+    case.check(plan_blocks, step_blocks, s)
 
 
 @pytest.mark.parametrize(
@@ -34,13 +35,13 @@ def test_large_blocks_step_as_the_reference(d, s, columns, generator, device):
 )
 def test_large_blocks_of_odd_shapes(d, k, s, reload, generator, device):
     case = Case(d, k, generator, device, momentum=0.9)
-    case.check(plan_blocks, step_blocks, (3,), s, splits=2, apply_splits=2, reload=reload)
+    case.check(plan_blocks, step_blocks, s, steps=(3,), splits=2, apply_splits=2, reload=reload)
 
 
 def test_many_large_blocks_in_low_precision(generator, device):
     low = {"grad": torch.bfloat16, "low": torch.bfloat16}
     case = Case(91, 5, generator, device, num=2, n=2, momentum=0.5, columns=True, **low)
-    case.check(plan_blocks, step_blocks, (LATE,), 91)
+    case.check(plan_blocks, step_blocks, 91)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_parameters_of_large_blocks_that_are_not_live_stay_as_they_are(generator
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # the interpreter's NumPy
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("bad", [float("nan"), -float("inf"), 1e38])
+@pytest.mark.parametrize("bad", [torch.nan, 1e38])
 def test_a_product_of_large_blocks_that_is_not_finite_turns_nothing(bad, generator, device):
     case = Case(150, 4, generator, device, num=2, momentum=0.9)
     case.Gs[1][0, 3, 2] = bad
@@ -145,9 +146,9 @@ def test_a_product_of_large_blocks_that_is_not_finite_turns_nothing(bad, generat
 def test_two_steps_of_large_blocks_give_the_same_bits(device):
     runs = []
     for _ in range(2):
-        case = Case(100, 33, torch.Generator().manual_seed(1), device, momentum=0.9)
-        plan_blocks(case.operands(4), case.update, 100, splits=2)(case.update)
-        plan_blocks(case.operands(5), case.update, 100, splits=2)(replace(case.update, lr=0.1))
+        case = Case(70, 33, torch.Generator().manual_seed(1), device, momentum=0.9)
+        plan_blocks(case.operands(4), case.update, 70, splits=2)(case.update)
+        plan_blocks(case.operands(5), case.update, 70, splits=2)(replace(case.update, lr=0.1))
         runs.append(case.Xs + case.Ms)
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers import randn, random_stiefel
+from helpers import half, randn, random_stiefel
 from skewflow.kernels.natural_factors import reference
 from skewflow.kernels.natural_factors.reference import natural_factors
 
@@ -64,7 +64,6 @@ def test_what_has_no_root_is_not_live(device):
 @pytest.mark.parametrize(
     ("shape", "across"),
     [
-        (SHAPES[0], True),
         *((shape, n % 2 == 1) for n, shape in enumerate(SHAPES[:-1])),
         pytest.param(SHAPES[-1], False, marks=pytest.mark.slow),
     ],
@@ -80,9 +79,9 @@ def test_the_kernels_are_the_reference(shape, across, generator, device, monkeyp
         Y = Y.mT.contiguous().mT  # as a wide weight is seen
     ours, theirs = memory(n, k, device, torch.float32), memory(n, k)
     workspace = NaturalWorkspace(Y, r)
-    for step in range(4):
+    for step in range(3):
         A, B = (randn(n, rows, r, generator=generator, dtype=torch.float64) for rows in (d, k))
-        B *= 30.0 if step == 2 else 1.0  # which begins anew
+        B *= 30.0 if step == 1 else 1.0  # which begins anew
         *wanted, finite = natural_factors(theirs, X, A, B)
         given = [F.float().to(device) for F in (A, B)]
         given = [F.mT.contiguous().mT if across else F for F in given]
@@ -111,8 +110,7 @@ def test_coarse_products_are_those_with_the_points(generator, device, monkeypatc
     assert all(torch.equal(F, G) for F, G in zip(exact[:2], same[:2], strict=True))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place, value", [(0, torch.nan), (1, torch.inf), (0, 3e38), (1, 3e38)])
 def test_what_is_not_usable_changes_nothing(place, value, generator, device):
     n, d, k, r = 2, 40, 20, 6
     X = random_stiefel(d, k, batch=(n,), generator=generator, dtype=torch.float32).to(device)
@@ -141,10 +139,9 @@ def test_ranks_of_one_size_share_a_workspace(generator, device):
         assert all(F.shape == G.shape and torch.equal(F, G) for F, G in pairs)
 
 
-@pytest.mark.parametrize("columns", [1, 6])
-@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(
-    "scales", [(1e-41, 1.0), (1.0, 1e-41), (1e-25, 1e-25), (1e17, 1e-41)], ids=str
+    "scales, first, columns",
+    half([(1e-41, 1.0), (1.0, 1e-41), (1e-25, 1e-25), (1e17, 1e-41)], [True, False], [1, 6]),
 )
 def test_columns_that_all_but_vanish(scales, first, columns, generator, device):
     X = random_stiefel(40, 20, batch=(1,), generator=generator, dtype=torch.float32).to(device)
@@ -179,7 +176,7 @@ def test_samples_that_come_again_leave_the_moment_positive(rank, generator, devi
     state = memory(1, 48, device, torch.float32)
     workspace = NaturalWorkspace(X, 16)
     basis = randn(1, 48, rank, generator=generator).float()
-    for step in range(8 if device == "cpu" else 1000):
+    for step in range(5 if device == "cpu" else 1000):
         B = basis @ randn(1, rank, 16, generator=generator).float()
         A = randn(1, 64, 16, generator=generator).float() * (9.0 if step else 1.0)
         workspace(X, A.to(device), B.to(device), state)

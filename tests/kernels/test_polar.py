@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers import assert_close, randn, random_stiefel, with_norm
+from helpers import assert_close, half, randn, random_stiefel, with_norm
 from skewflow.geometry import omega, orthogonality_error
 from skewflow.kernels.exact_polar import dispatch, polar_step, reference
 from skewflow.kernels.polish.reference import polish_
@@ -27,9 +27,10 @@ def stepped(X, D, lr, device, parts=False):
     return dispatch.retract(X, R, D, lr).cpu()
 
 
-@pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("shape", [(2, 1), (6, 6), (40, 33), (50, 7)], ids=str)
+@pytest.mark.parametrize(
+    "shape, wide, parts",
+    half([(2, 1), (6, 6), (40, 33), (50, 7)], [False, True], [False, True]),
+)
 def test_the_nearest_point_is_the_projection_for_a_batch_of_any_norms(
     shape, wide, parts, generator, device
 ):
@@ -55,8 +56,7 @@ def test_a_polish_by_parts_brings_points_back(size, wide, generator, device):
     assert_close("Y", expected, Y.cpu(), torch.float32)
 
 
-@pytest.mark.parametrize("parts", [False, True])
-@pytest.mark.parametrize("shape", [(9, 9), (20, 4)], ids=str)
+@pytest.mark.parametrize("shape, parts", [((9, 9), False), ((20, 4), True)], ids=str)
 def test_any_learning_rate_gives_the_step_of_the_cpu(shape, parts, generator, device):
     X = random_stiefel(*shape, batch=(5,), generator=generator, dtype=torch.float32)
     D = randn(5, *shape, generator=generator, dtype=torch.float32)
@@ -87,9 +87,9 @@ def test_steps_that_do_not_need_it_take_no_further_product(generator, device, mo
     assert rounds[1] == rounds[0] and len(rounds) == 4
 
 
-@pytest.mark.parametrize("lr", [1e-3, 1.0, 1e30])
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("shape", [(1, 1), (33, 33), (70, 9)], ids=str)
+@pytest.mark.parametrize(
+    "shape, wide, lr", half([(1, 1), (33, 33), (70, 9)], [False, True], [1e-3, 1.0, 1e30])
+)
 def test_steps_and_tangent_parts_by_parts_are_those_of_the_cpu(shape, wide, lr, generator, device):
     X = random_stiefel(*shape, batch=(3,), generator=generator, dtype=torch.float32)
     D = randn(3, *shape, generator=generator, dtype=torch.float32)

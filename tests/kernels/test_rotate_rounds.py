@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers import assert_close, randn
+from skewflow.errors import DtypeError
 from skewflow.geometry import givens
 from skewflow.kernels.rotate_rounds import cpu, dispatch, reference, rotate_rounds
 from skewflow.tournaments import round_robin
@@ -106,6 +107,13 @@ def test_strided_and_empty_inputs_are_read_as_they_are(generator):
     empty = x[:0].detach().requires_grad_()
     rotate_rounds(empty, pairs, theta).sum().backward()
     assert empty.grad.shape == (0, 6) and not theta.grad.any()
+
+
+@pytest.mark.bad_input
+def test_vectors_elsewhere_than_the_angles_are_refused(generator):
+    x, pairs, theta = arguments((4, 6, 3), generator)
+    with pytest.raises(DtypeError, match="on one device: got cpu, meta and cpu"):
+        rotate_rounds(x, pairs.to("meta"), theta)
 
 
 @pytest.fixture

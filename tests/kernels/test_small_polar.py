@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers import assert_close, randn, with_norm
+from helpers import assert_close, half, randn, with_norm
 from skewflow.geometry import omega, orthogonality_error
 from skewflow.kernels.exact_polar import limits, polar_step
 from skewflow.kernels.exact_polar import reference as definition
@@ -40,9 +40,7 @@ def moved(case, **more):
     return found
 
 
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape, momentum, columns", half(SHAPES, [0.0, 0.9], [False, True]))
 def test_steps_are_those_of_the_reference(shape, momentum, columns, generator, device):
     case = Case(*shape, generator, device, n=2, num=3, columns=columns, momentum=momentum)
     case.check(plan_small_polar, reference, steps=(0, 1))

@@ -6,7 +6,13 @@ from skewflow.errors import BlockSizeError, DtypeError, ShapeError
 from skewflow.geometry import check_special, givens
 from skewflow.nn import GivensLinear
 from skewflow.samplers import RelabelledRoundRobin
-from skewflow.tournaments import EdgeWeights, Partition, heavy_matchings, non_intersecting
+from skewflow.tournaments import (
+    EdgeWeights,
+    Partition,
+    heavy_matchings,
+    non_intersecting,
+    round_robin,
+)
 
 D = torch.float64
 
@@ -92,9 +98,22 @@ def test_the_state_of_another_size_cannot_lead_outside_of_the_vectors():
     assert torch.equal(layer.angles, before)
 
 
-def test_a_state_brings_its_schedule():
+def test_a_state_brings_its_schedule_and_a_reset_the_layer_s_own():
     first = GivensLinear(4, 3, [Partition.of([[0, 3], [1, 2]])])
     second = GivensLinear(4, 3)
+    own = second.pairs.clone()
     second.load_state_dict(first.state_dict())
     assert torch.equal(second.pairs, first.pairs)
     assert torch.equal(second.weight, first.weight)
+    second.reset_parameters()
+    assert torch.equal(second.pairs, own) and not torch.equal(own, first.pairs)
+    first.pairs.zero_()
+    first.reset_parameters()
+    assert first.pairs.tolist() == [[[0, 3], [1, 2]]] * 3
+
+
+@pytest.mark.parametrize("d", [2, 3, 6, 7])
+def test_rounds_are_those_of_round_robin_from_its_start_again(d):
+    family = round_robin(d)
+    expected = [family[r % len(family)].edges().tolist() for r in range(2 * d)]
+    assert GivensLinear(d, 2 * d).pairs.tolist() == expected

@@ -3,11 +3,15 @@
 import copy
 import io
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 
+from helpers import assert_close
 from layer_cases import CASES, MARKED, outputs
 from skewflow.geometry import check_stiefel, orthogonality_error
 from skewflow.geometry.matrices import as_matrices
@@ -102,6 +106,64 @@ def test_everything_moves_with_the_layer(case):
         outputs(moved, case.input().to("meta")), outputs(case.build(), case.input()), strict=True
     ):
         assert y.device.type == "meta" and y.shape == here.shape
+
+
+@EVERY
+@pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
+def test_a_layer_built_without_memory_is_filled_by_a_state(case, assign):
+    with torch.device("meta"):
+        layer = case.build()
+    if not assign:
+        layer.to_empty(device="cpu")
+    full, x = case.build(), case.input()
+    layer.load_state_dict(full.state_dict(), assign=assign)
+    assert same(outputs(layer, x), outputs(full, x))
+
+
+@EVERY
+def test_a_layer_built_without_memory_is_filled_by_a_reset(case):
+    with torch.device("meta"):
+        layer = case.build()
+    layer.to_empty(device="cpu")
+    for module in layer.modules():
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            tensor.data.fill_(9)  # what happens to lie there
+    full, x = case.build(), case.input()
+    for model in (layer, full):
+        torch.manual_seed(0)
+        for module in list(model.modules())[::-1]:
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+    assert same(outputs(layer, x), outputs(full, x))
+
+
+@EVERY
+def test_a_layer_is_built_and_differentiated_among_fake_tensors(case):
+    shapes = [y.shape for y in outputs(case.build(), case.input())]
+    with FakeTensorMode():
+        layer = case.build()
+        found = outputs(layer, case.input())
+        sum(y.sum() for y in found).backward()
+    assert [y.shape for y in found] == shapes
+    assert all(p.grad.shape == p.shape for p in layer.parameters())
+
+
+@EVERY
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own
+def test_transforms_of_torch_give_the_gradients_of_autograd(case):
+    layer, x = case.build(torch.float64), case.input(torch.float64)
+    params = dict(layer.named_parameters())
+    many = torch.stack([x, 2 * x])
+
+    def loss(params, x):
+        return sum(y.square().sum() for y in outputs(partial(functional_call, layer, params), (x,)))
+
+    fixed = {name: p.detach() for name, p in params.items()}
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(fixed, many)
+    for i in range(2):
+        expected = torch.autograd.grad(loss(params, many[i]), list(params.values()))
+        for (name, values), gradient in zip(found.items(), expected, strict=True):
+            assert_close(name, gradient, values[i], factor=100)  # the adjoint rounds anew
 
 
 @EVERY

@@ -72,6 +72,25 @@ def test_the_steps_converge_with_second_order(method, generator):
     assert_close("W", W, ends[320][1], factor=1e8)  # what 320 steps of second order leave
 
 
+@pytest.mark.parametrize("gradient", ["autograd", "adjoint"])
+def test_a_flow_goes_on_where_another_call_ended(gradient, generator):
+    half, whole = (lively(4, 50, generator, gradient=gradient) for _ in range(2))
+    whole.load_state_dict(half.state_dict())
+    for layer, time in ((half, 0.5), (whole, 1.0)):
+        layer.time = time
+        torch.nn.init.zeros_(layer.generator.U)  # the time of the second half starts at 0 again
+    x = randn(4, generator=generator)
+    found = []
+    for run in (lambda: half.end(*half.end(x)), lambda: whole.end(x)):
+        end, W = run()
+        layer = half if not found else whole
+        loss = end.sum() + W[0].sum()
+        found.append([end, W, *torch.autograd.grad(loss, [layer.weight, layer.generator.V])])
+    for a, b in zip(*found, strict=True):
+        assert (a - b).abs().max() < 1e-2 * b.abs().max()  # what steps of second order leave
+    assert (half.end(x)[0] - found[0][0]).norm() > 0.1
+
+
 def test_the_random_steps_tend_to_the_exact_ones(generator):
     layer = lively(4, 1, generator)
     layer.num_steps = 100
@@ -112,6 +131,24 @@ def test_the_adjoint_is_differentiated_through_the_steps(generator):
         assert_close("second", a, b)
 
 
+@EVERY
+def test_a_batch_of_gradients_is_pulled_back_at_once(method, generator):
+    layer, x = lively(4, 5, generator, method=method), randn(4, generator=generator)
+    found = []
+    for vectorize in (False, True):
+        torch.manual_seed(0)  # the stochastic flow draws the same planes
+        x.requires_grad_()
+        y = layer(x)
+        ups = torch.eye(4, dtype=D)
+        if vectorize:
+            found.append(torch.autograd.grad(y, [x, layer.weight], ups, is_grads_batched=True))
+        else:
+            rows = [torch.autograd.grad(y, [x, layer.weight], up, retain_graph=True) for up in ups]
+            found.append([torch.stack(part) for part in zip(*rows, strict=True)])
+    for a, b in zip(*found, strict=True):
+        assert_close("batched", a, b)
+
+
 def test_a_generator_of_ones_own_is_trained_but_what_it_freezes_is_not(generator):
     class Turn(nn.Module):
         def __init__(self):
@@ -137,6 +174,13 @@ def test_the_adjoint_notices_a_parameter_changed_before_the_backward_pass(name, 
         end.sum().backward()
 
 
+class Corner(nn.Module):
+    """A generator of a wrong shape, which would broadcast."""
+
+    def forward(self, t, W):
+        return W[:1, :1]
+
+
 @pytest.mark.bad_input
 def test_what_does_not_fit_is_refused():
     with pytest.raises(BlockSizeError, match="at least d=2 rows: got d=1"):
@@ -151,5 +195,13 @@ def test_what_does_not_fit_is_refused():
         OrthogonalODE(3, gradient="none")
     with pytest.raises(ShapeError, match=r"`x` must have the shape \(\*batch, 3\): got \(2, 4\)"):
         OrthogonalODE(3)(torch.zeros(2, 4))
+    with pytest.raises(TypeError, match="`generator` must be a torch.nn.Module: got function"):
+        OrthogonalODE(3, generator=lambda t, W: W)
+    with pytest.raises(ValueError, match="`activation` must have no parameters: got PReLU"):
+        OrthogonalODE(3, activation=nn.PReLU())
+    with pytest.raises(ShapeError, match=r"of the shape of W, \(3, 3\): got \(1, 1\)"):
+        OrthogonalODE(3, generator=Corner())(torch.zeros(3))
+    with pytest.raises(ShapeError, match=r"`W` must have the shape \(3, 3\): got \(2, 2\)"):
+        OrthogonalODE(3).end(torch.zeros(3), torch.eye(2))
     with pytest.raises(DtypeError, match="`x` must be a real floating-point"):
         OrthogonalODE(3)(torch.zeros(3, dtype=torch.int64))

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from helpers import assert_close, randn
-from skewflow.errors import ShapeError
+from skewflow.errors import DtypeError, ShapeError
 from skewflow.nn import SylvesterFlow
 
 D = torch.float64
@@ -66,3 +66,5 @@ def test_what_does_not_fit_is_refused():
             SylvesterFlow(4, rank)
     with pytest.raises(ShapeError, match=r"`z` must have the shape \(\*batch, 4\): got \(2, 3\)"):
         SylvesterFlow(4, 2)(torch.zeros(2, 3))
+    with pytest.raises(DtypeError, match="`z` must be a real floating-point"):
+        SylvesterFlow(4, 2)(torch.zeros(2, 4, dtype=torch.int64))

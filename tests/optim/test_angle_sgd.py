@@ -52,9 +52,10 @@ def test_the_learning_rate_is_the_angle_of_the_planes(angle, block_size, scale, 
     turned = 6 if block_size == 3 else 8  # of blocks of 3, 3 and 2 rows two rows stay
     mean = float((found.square().sum() / turned).sqrt())
     exact = angle == "rms" and block_size != "auto"  # which turns by the arc tangent
-    assert mean == pytest.approx(0.1, rel=1e-6 if exact else 0.1)
-    if angle == "spectral" and block_size == 2:
-        assert_close("angles", torch.full_like(found, 0.1), found)
+    soft = angle == "spectral" and block_size in (2, 3)  # a soft sign keeps some of the sizes
+    assert mean == pytest.approx(0.1, rel=1e-6 if exact else 0.2 if soft else 0.1)
+    if soft:
+        assert mean < 0.1 < float(found.max()) < 0.1 * 5**0.5
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -75,18 +76,17 @@ def test_blocks_of_every_weight_step_as_the_reference(shape, block_size, angle, 
     assert_close("M", M, view(optimizer.state[p]["momentum_buffer"]), factor=10)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("block_size", BLOCKS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_weights_stay_orthogonal(shape, block_size, dtype, generator):
-    p = weight(shape, generator, torch.float32 if dtype == torch.bfloat16 else dtype)
-    p.data = p.data.to(dtype)
-    optimizer = AngleSGD([p], lr=0.5, angle="spectral", block_size=block_size)
-    run(p, optimizer, 20, generator)
-    points = optimizer.state[p].get("master", p.detach())
-    assert float(orthogonality_error(as_matrices(points)).max()) < (
-        1e-11 if dtype == torch.float64 else 1e-4
-    )
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_weights_stay_orthogonal(block_size, dtype, generator):
+    for shape in SHAPES:
+        p = weight(shape, generator, torch.float32 if dtype == torch.bfloat16 else dtype)
+        p.data = p.data.to(dtype)
+        optimizer = AngleSGD([p], lr=0.5, angle="spectral", block_size=block_size)
+        run(p, optimizer, 20, generator)
+        points = optimizer.state[p].get("master", p.detach())
+        error = float(orthogonality_error(as_matrices(points)).max())
+        assert error < (1e-11 if dtype == torch.float64 else 1e-4), shape
 
 
 def test_a_sampler_on_the_host_draws_blocks_of_the_same_angle(generator):
@@ -154,13 +154,15 @@ def test_the_state_of_another_optimiser_is_refused(generator):
 
 def test_the_angle_may_change_between_steps(generator):
     p = weight((8, 8), generator)
-    optimizer = AngleSGD([p], lr=0.1, momentum=0.0, angle="rms", block_size=2)
-    run(p, optimizer, 1, generator)
-    optimizer.param_groups[0]["angle"] = "spectral"
-    X = p.detach().clone()
-    run(p, optimizer, 1, generator)
-    found = angles_between(X, p.detach())
-    assert_close("angles", torch.full_like(found, 0.1), found)
+    optimizer = AngleSGD([p], lr=0.1, momentum=0.0, angle="rms", block_size=4)
+    spread = {}
+    for angle in ("rms", "spectral"):
+        optimizer.param_groups[0]["angle"] = angle
+        X = p.detach().clone()
+        run(p, optimizer, 1, generator)
+        found = angles_between(X, p.detach())
+        spread[angle] = float(found.max() / found.min())
+    assert spread["spectral"] < 1.1 < spread["rms"]
 
 
 @pytest.mark.parametrize("block_size", BLOCKS)

@@ -1,4 +1,4 @@
-"""The optimisers with `sampler="balanced"`."""
+"""The optimisers with the sampler `Balanced`."""
 
 from copy import deepcopy
 
@@ -38,7 +38,7 @@ def test_compiled_steps_are_the_plain_ones(make, d, k, generator):
     p = weight(d, k, generator, torch.float64)
     q = nn.Parameter(p.detach().clone())
     q.grad = p.grad.clone()
-    compiled = make([p], block_size=2, sampler="balanced")
+    compiled = make([p], block_size=2, sampler=Balanced(2))
     plain = make([q], block_size=2, sampler=Balanced(2, absolute))
     for _ in range(5):
         compiled.step()
@@ -53,7 +53,7 @@ def test_wide_weights_and_batches_stay_orthogonal_and_move(generator):
     for p in (wide, batch):
         p.grad = randn(*p.shape, generator=generator, dtype=torch.float32)
     before = [p.detach().clone() for p in (wide, batch)]
-    optimizer = FlowSGD([wide, batch], 0.01, block_size=2, sampler="balanced")
+    optimizer = FlowSGD([wide, batch], 0.01, block_size=2, sampler=Balanced(2))
     for _ in range(20):
         optimizer.step()
     assert_close("wide", torch.eye(10), wide @ wide.mT, torch.float32)
@@ -63,11 +63,11 @@ def test_wide_weights_and_batches_stay_orthogonal_and_move(generator):
 
 def test_a_resumed_run_goes_on_with_the_same_bits(generator):
     p = weight(20, 20, generator)
-    optimizer = FlowSGD([p], 0.01, momentum=0.9, block_size=2, sampler="balanced")
+    optimizer = FlowSGD([p], 0.01, momentum=0.9, block_size=2, sampler=Balanced(2))
     optimizer.step()
     q = nn.Parameter(p.detach().clone())
     q.grad = p.grad.clone()
-    resumed = FlowSGD([q], 0.01, momentum=0.9, block_size=2, sampler="balanced")
+    resumed = FlowSGD([q], 0.01, momentum=0.9, block_size=2, sampler=Balanced(2))
     resumed.load_state_dict(deepcopy(optimizer.state_dict()))
     for _ in range(3):
         optimizer.step()
@@ -80,7 +80,7 @@ def test_a_descent_with_the_balanced_sampler_reaches_the_minimum(generator):
     if torch.linalg.det(target) < 0:
         target[0] *= -1
     p = nn.Parameter(torch.eye(16, dtype=torch.float64))
-    optimizer = FlowSGD([p], 0.01, block_size=2, sampler="balanced")
+    optimizer = FlowSGD([p], 0.01, block_size=2, sampler=Balanced(2))
     for _ in range(2000):
         p.grad = p.detach() - target
         optimizer.step()

@@ -15,6 +15,7 @@ from skewflow.kernels.permutation import matching_at, order_at
 from skewflow.kernels.tangent import tangent_part
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.samplers import HRegular, RelabelledRoundRobin
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 BETAS, EPS = (0.8, 0.95), 1e-4
@@ -39,11 +40,12 @@ def drawn(X, D, s, stream, step):
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (9, 5), (5, 9), (2, 7, 4), (8, 3, 3, 3)], ids=str)
-@pytest.mark.parametrize("s", [2, 3, "dense", "auto"])
+@pytest.mark.parametrize("s", [2, 3, "dense", "auto", "polar"])
 def test_a_step_is_adams_on_the_planes_it_draws(shape, s, generator):
-    """Those of "auto" are all planes, too: it goes to the nearest point."""
+    """Those of exact steps are all planes; "polar" goes to the nearest point."""
     p = weight(shape, generator)
-    optimizer = FlowAdam([p], lr=0.01, betas=BETAS, eps=EPS, block_size=s)
+    how = {"block_size": "dense", "retraction": "polar"} if s == "polar" else {"block_size": s}
+    optimizer = FlowAdam([p], lr=0.01, betas=BETAS, eps=EPS, **how)
     X = as_matrices(p.detach()).clone()
     m, v = torch.zeros_like(X), torch.zeros(X.shape[:2], dtype=X.dtype)
     thin = 2 * X.shape[2] < X.shape[1]
@@ -64,7 +66,7 @@ def test_a_step_is_adams_on_the_planes_it_draws(shape, s, generator):
                 W = W / square.mean().sqrt()
             else:
                 W = W / ((square[:, None] + square) / 2).sqrt()
-            if s == "auto":
+            if s == "polar":
                 X[b] = project(X[b] - 0.01 * W @ X[b])
                 continue
             R = scipy_expm(-0.01 * W)
@@ -145,7 +147,7 @@ def test_a_resumed_run_gives_the_same_bits(block_size, dtype, tmp_path):
 
 def test_samplers_on_the_host_divide_too(generator):
     p = weight((8, 8), generator)
-    optimizer = FlowAdam([p], lr=0.01, block_size=2, sampler="h_regular")
+    optimizer = FlowAdam([p], lr=0.01, block_size=2, sampler=HRegular(2))
     for _ in range(5):
         p.grad = randn(8, 8, generator=generator) * torch.logspace(-3, 3, 8)[:, None]
         optimizer.step()
@@ -215,14 +217,15 @@ def test_a_square_matrix_alone_takes_the_step_of_a_batch(lr, generator):
     torch.testing.assert_close(tangent, tangent_part(X, D), rtol=0, atol=1e-12)
 
 
-HOST = {"sampler": "relabelled_round_robin"}  # draws that do not depend on the optimiser's count
+HOST = {s: {"sampler": RelabelledRoundRobin(s)} for s in (2, 3)}
+"""Draws that do not depend on the optimiser's count."""
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"block_size": 2, **HOST},
-        {"block_size": 3, **HOST},
+        {"block_size": 2, **HOST[2]},
+        {"block_size": 3, **HOST[3]},
         {"block_size": "dense"},
         {"block_size": "auto"},
         {"block_size": "dense", "retraction": "cayley"},
@@ -268,7 +271,7 @@ def test_fused_steps_without_a_gradient_do_not_count(block_size, generator):
     assert counts == [6, 10]
 
 
-@pytest.mark.parametrize("options", [{"block_size": 2, **HOST}, {"block_size": "dense"}], ids=str)
+@pytest.mark.parametrize("options", [HOST[2], {"block_size": "dense"}], ids=str)
 def test_skipped_steps_do_not_count(options, generator):
     ends = []
     for skips in (0, 40):

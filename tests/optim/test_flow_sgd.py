@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import assert_close, randn, scipy_expm
+from helpers import assert_close, half, randn, scipy_expm
 from skewflow.errors import (
     BlockSizeError,
     DtypeError,
@@ -23,7 +23,7 @@ from skewflow.kernels.rotate_pairs.reference import step_pairs
 from skewflow.kernels.update import Update
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
-from skewflow.samplers import HRegular, RoundRobin
+from skewflow.samplers import HeavyMatchings, HRegular, Optimal, RoundRobin
 from skewflow.tournaments import EdgeWeights, Partition, Tournament, block_sizes, edge_probability
 
 SHAPES = [(8, 8), (9, 4), (4, 9), (3, 7, 5), (3, 5, 7), (8, 3, 3, 3), (40, 2, 3, 3)]
@@ -92,9 +92,9 @@ def test_exact_steps_of_many_weights_are_those_of_each(retraction, momentum, gen
     assert skipped == [0, 0, 0, 0, 0, 3, 0, 0]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("block_size", [2, 3, "dense", "auto"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    "shape, block_size, momentum", half(SHAPES, [2, 3, "dense", "auto"], [0.0, 0.9])
+)
 def test_every_shape_stays_orthogonal_and_approaches_the_target(
     shape, block_size, momentum, generator
 ):
@@ -165,7 +165,6 @@ def test_maximize_turns_the_step_round(generator):
     assert torch.equal(p, q)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("shape", [(9, 5), (12, 3), (3, 12), (6, 6)], ids=str)
 @pytest.mark.parametrize(
     "options",
@@ -177,13 +176,14 @@ def test_maximize_turns_the_step_round(generator):
     ],
     ids=str,
 )
-def test_a_step_leaves_the_gradient_untouched(options, shape, momentum, generator):
+def test_a_step_leaves_the_gradient_untouched(options, shape, generator):
     p = weight(shape, generator)
     set_gradient(p, generator)
     before, place, version = p.grad.clone(), p.grad.data_ptr(), p.grad._version
-    FlowSGD([p], lr=0.1, momentum=momentum, **options).step()
-    assert torch.equal(p.grad, before) and p.grad.data_ptr() == place
-    assert p.grad._version == version
+    for momentum in (0.0, 0.9):
+        FlowSGD([p], lr=0.1, momentum=momentum, **options).step()
+        assert torch.equal(p.grad, before) and p.grad.data_ptr() == place
+        assert p.grad._version == version
 
 
 def test_parameters_without_a_gradient_are_left_alone(generator):
@@ -250,11 +250,11 @@ MAKERS = {
     "exponential": lambda ps: FlowSGD(ps, lr=0.1, momentum=0.9, block_size="dense"),
     "polar": lambda ps: FlowSGD(ps, 0.1, momentum=0.9, block_size="dense", retraction="polar"),
     "guarded": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, check_every=2),
-    "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler="round_robin"),
-    "h_regular": lambda ps: FlowSGD(ps, lr=0.01, momentum=0.9, block_size=3, sampler="h_regular"),
+    "round_robin": lambda ps: FlowSGD(ps, lr=0.1, block_size=2, sampler=RoundRobin()),
+    "h_regular": lambda ps: FlowSGD(ps, lr=0.01, momentum=0.9, block_size=3, sampler=HRegular(3)),
     "object": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=RoundRobin()),
-    "heavy": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="heavy_matchings"),
-    "optimal": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler="optimal"),
+    "heavy": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=HeavyMatchings()),
+    "optimal": lambda ps: FlowSGD(ps, lr=0.01, block_size=2, sampler=Optimal(2)),
 }
 
 
@@ -262,7 +262,7 @@ MAKERS = {
     "name, shape",
     [*((name, (9, 5)) for name in MAKERS), ("exponential", (12, 3)), ("polar", (3, 12))],
 )
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_resumed_run_gives_the_same_bits(name, shape, dtype, generator, tmp_path):
     options = {"shape": shape, "dtype": dtype}
     unbroken, _ = run(MAKERS[name], 9, generator, **options)
@@ -308,7 +308,7 @@ def test_every_group_has_its_own_seed_also_with_samplers_on_the_host(generator):
     for seed in (1, 2):
         p, q = (nn.Parameter(torch.eye(8, dtype=torch.float64)) for _ in range(2))
         groups = [{"params": [p]}, {"params": [q], "seed": seed}]
-        optimizer = FlowSGD(groups, lr=0.01, block_size=2, sampler="round_robin")
+        optimizer = FlowSGD(groups, lr=0.01, block_size=2, sampler=RoundRobin())
         for r in (p, q):
             r.grad = randn(8, 8, generator=torch.Generator().manual_seed(9))
         optimizer.step()
@@ -446,10 +446,9 @@ def test_an_angle_above_the_largest_number_leaves_the_weight_orthogonal(
     assert orthogonality_error(p.detach()) < 1e-12
 
 
-@pytest.mark.parametrize("shape", [(257, 129), (64, 64), (300, 700)], ids=str)
-@pytest.mark.parametrize("block_size", [2, 8])
+@pytest.mark.parametrize("block_size, shape", [(2, (700, 600)), (8, (300, 700))], ids=str)
 def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
-    shape, block_size, generator
+    block_size, shape, generator
 ):
     W = orthogonal_(torch.empty(shape, dtype=torch.bfloat16), generator=generator)
     G = randn(*shape, generator=generator).to(W.dtype)
@@ -465,7 +464,6 @@ def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
     assert torch.equal(*masters)
 
 
-@pytest.mark.parametrize("lr", [1e-6, 1.0, 1e3, 1e8, 1e30, 1e300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
     "options",
@@ -475,26 +473,27 @@ def test_the_bits_of_a_half_weight_do_not_depend_on_the_number_of_threads(
         {"block_size": 12},
         {"block_size": 5, "retraction": "cayley"},
         {"block_size": 12, "retraction": "cayley"},
-        {"block_size": 5, "sampler": "round_robin"},
-        {"block_size": 2, "sampler": "heavy_matchings"},
+        {"block_size": 5, "sampler": RoundRobin(5)},
+        {"block_size": 2, "sampler": HeavyMatchings()},
         {"block_size": "dense"},
         {"block_size": "dense", "retraction": "cayley"},
         {"block_size": "dense", "retraction": "polar"},
     ],
     ids=str,
 )
-def test_no_learning_rate_leaves_the_manifold(options, dtype, lr, generator):
+def test_no_learning_rate_leaves_the_manifold(options, dtype, generator):
     shapes = [(25, 25)]  # the only one of these that the sampler has a family for
     if "sampler" not in options:
         shapes += [(30, 30), (30, 7), (7, 30), (2, 30, 20)]
-    params = [weight(shape, generator, dtype) for shape in shapes]
-    for p in params:
-        set_gradient(p, generator)
-    FlowSGD(params, lr=lr, **options).step()
-    for p in params:
-        X = as_matrices(p.detach())
-        error = orthogonality_error(X).max() / X.shape[-1] ** 0.5
-        assert error < (1e-6 if dtype == torch.float32 else 1e-13)
+    for lr in (1e-6, 1.0, 1e3, 1e8, 1e30, 1e300):
+        params = [weight(shape, generator, dtype) for shape in shapes]
+        for p in params:
+            set_gradient(p, generator)
+        FlowSGD(params, lr=lr, **options).step()
+        for p in params:
+            X = as_matrices(p.detach())
+            error = orthogonality_error(X).max() / X.shape[-1] ** 0.5
+            assert error < (1e-6 if dtype == torch.float32 else 1e-13), (lr, p.shape)
 
 
 @pytest.mark.bad_input
@@ -532,10 +531,10 @@ def test_weights_that_cannot_turn_are_refused(shape, error, message):
         ({"block_size": 1}, BlockSizeError, "at least 2, a matching: got 1"),
         ({"block_size": "big"}, BlockSizeError, '"dense" or "auto": got \'big\''),
         ({"block_size": 2.0}, BlockSizeError, "got 2.0"),
-        ({"sampler": "best"}, ValueError, "must be one of 'sweep', 'uniform'.*got 'best'"),
+        ({"sampler": "best"}, ValueError, "must be 'sweep', 'uniform', or a .Sampler.: got 'best'"),
         ({"retraction": "qr"}, ValueError, "`retraction` must be one of"),
         ({"retraction": "polar", "block_size": 2}, ValueError, "dense step: got block_size=2"),
-        ({"sampler": "heavy_matchings", "block_size": 4}, BlockSizeError, "block_size=2: got 4"),
+        ({"sampler": "h_regular", "block_size": 4}, ValueError, r"sampler=HRegular\(block_size=4,"),
         ({"lr": "1e-3"}, TypeError, "`lr` must be a number: got '1e-3', a str"),
         ({"lr": None}, TypeError, "`lr` must be a number: got None"),
         ({"lr": torch.tensor(1j)}, TypeError, "`lr` must be a real number"),
@@ -659,9 +658,9 @@ def test_what_was_changed_behind_its_back_is_noticed(generator):
     before = q.detach().clone()
     optimizer.step()
     assert torch.equal(q, before)
-    optimizer.param_groups[0]["sampler"] = "round_robin"
+    optimizer.param_groups[0]["sampler"] = RoundRobin()
     optimizer.step()
-    optimizer.param_groups[0].update(sampler="h_regular", block_size=3)
+    optimizer.param_groups[0].update(sampler=HRegular(3), block_size=3)
     optimizer.step()
     assert type(optimizer.state[p]["samplers"][0]) is HRegular
 
@@ -715,7 +714,7 @@ def test_uniform_matchings_are_those_of_the_reference(shape, momentum, generator
 
 
 def test_a_sweep_meets_every_plane_once_and_uniform_steps_are_independent():
-    d, seeds = 4, 4000
+    d, seeds = 4, 500
     repeated = {False: 0, True: 0}
     for independent in repeated:
         for seed in range(seeds):
@@ -725,13 +724,13 @@ def test_a_sweep_meets_every_plane_once_and_uniform_steps_are_independent():
             same = {frozenset(q) for q in first.tolist()} == {frozenset(q) for q in second.tolist()}
             repeated[independent] += same
     assert repeated[False] == 0  # three matchings, each once in a sweep of three
-    # Independent uniform draws repeat with probability 1/3; six standard deviations are 179.
-    assert abs(repeated[True] - seeds / 3) < 179
+    # Independent uniform draws repeat with probability 1/3; six standard deviations are 63.
+    assert abs(repeated[True] - seeds / 3) < 63
 
 
 def test_sampling_that_fails_for_one_weight_moves_none(generator):
     p, q = weight((9, 9), generator), weight((10, 10), generator)
-    optimizer = FlowSGD([p, q], lr=0.1, momentum=0.9, block_size=3, sampler="round_robin")
+    optimizer = FlowSGD([p, q], lr=0.1, momentum=0.9, block_size=3, sampler=RoundRobin(3))
     for r in (p, q):
         set_gradient(r, generator)
     before = p.detach().clone()
@@ -739,7 +738,7 @@ def test_sampling_that_fails_for_one_weight_moves_none(generator):
         optimizer.step()
     assert torch.equal(p, before)
     assert not optimizer.state[p]["momentum_buffer"].any()
-    alone = FlowSGD([p], lr=0.1, momentum=0.9, block_size=3, sampler="round_robin")
+    alone = FlowSGD([p], lr=0.1, momentum=0.9, block_size=3, sampler=RoundRobin(3))
     q.grad = None
     optimizer.step()  # goes on as if the failed step had not been
     after, p.data = p.detach().clone(), before

@@ -12,6 +12,7 @@ from skewflow.geometry import haar, orthogonality_error
 from skewflow.geometry.matrices import as_matrices
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.samplers import HRegular
 
 FAR = r"must stay orthogonal, and something other than its optimiser has written to it"
 NEAR = "ignore:.*was written by something other than its optimiser:UserWarning"
@@ -142,7 +143,7 @@ def test_exact_steps_that_overflow_name_the_weight_that_was_written(make, shape,
 
 @pytest.mark.parametrize(
     "value, options",
-    [(1e38, {}), (float("nan"), {"block_size": 2, "sampler": "h_regular"})],
+    [(1e38, {}), (float("nan"), {"block_size": 2, "sampler": HRegular(2)})],
     ids=["powers overflow", "a sampler reads NaN"],
 )
 def test_errors_on_the_way_name_the_weight_that_was_written(value, options, generator):

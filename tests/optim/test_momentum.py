@@ -8,14 +8,15 @@ from helpers import assert_close, randn
 from skewflow.geometry.matrices import MatrixView
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.samplers import HeavyMatchings, RoundRobin
 
 OPTIONS = {
     "pairs": {"block_size": 2},
     "blocks": {"block_size": 3},
     "large": {"block_size": 6},
     "cayley": {"block_size": 3, "retraction": "cayley"},
-    "round_robin": {"block_size": 2, "sampler": "round_robin"},
-    "heavy": {"block_size": 2, "sampler": "heavy_matchings"},
+    "round_robin": {"block_size": 2, "sampler": RoundRobin()},
+    "heavy": {"block_size": 2, "sampler": HeavyMatchings()},
 }
 
 
@@ -38,7 +39,7 @@ def test_a_block_step_keeps_the_product_of_point_and_momentum(shape, name, flow,
         assert_close("X^T M", product, view(p.detach()).mT @ M)
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "round_robin"])
+@pytest.mark.parametrize("sampler", ["uniform", RoundRobin()], ids=str)
 def test_normal_gradients_of_the_past_give_no_force(sampler, generator):
     p = nn.Parameter(orthogonal_(torch.empty(12, 5, dtype=torch.float64), generator=generator))
     optimizer = FlowSGD([p], lr=0.02, momentum=0.9, block_size=2, sampler=sampler)

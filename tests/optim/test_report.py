@@ -27,9 +27,9 @@ def turned_by(before, after):
     [
         (2, "sweep"),
         (2, "uniform"),
-        (2, "h_regular"),
+        (2, HRegular(2)),
         (3, "sweep"),
-        (3, "h_regular"),
+        (3, HRegular(3)),
         ("dense", "sweep"),
     ],
 )
@@ -51,7 +51,7 @@ def test_asking_does_not_change_what_is_drawn(generator):
     ends = []
     for ask in (False, True):
         p = weight((8, 8), torch.Generator().manual_seed(3))
-        optimizer = FlowAdam([p], lr=1e-2, block_size=2, sampler="h_regular")
+        optimizer = FlowAdam([p], lr=1e-2, block_size=2, sampler=HRegular(2))
         gradients = torch.Generator().manual_seed(4)
         for _ in range(4):
             p.grad = randn(8, 8, generator=gradients)

@@ -5,6 +5,7 @@ import torch
 
 from skewflow.geometry import haar, orthogonality_error
 from skewflow.optim import FlowSGD
+from skewflow.samplers import HRegular
 
 
 @pytest.mark.parametrize("retraction", ["exp", "cayley"])
@@ -14,7 +15,7 @@ def test_steps_of_a_sampler_stay_orthogonal_however_large_the_gradient(
 ):
     for size in (1.0, 1e6, 1e12, 1e50):
         p = torch.nn.Parameter(haar(16, generator=generator, dtype=torch.float64))
-        options = {"block_size": block_size, "sampler": "h_regular", "retraction": retraction}
+        options = {"sampler": HRegular(block_size), "retraction": retraction}
         optimizer = FlowSGD([p], lr=1.0, **options)
         for _ in range(10):
             p.grad = size * torch.randn(16, 16, generator=generator, dtype=torch.float64)

@@ -12,6 +12,7 @@ from nets import Net, both, train
 from skewflow.errors import NotOnManifoldError, ShapeError
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowSGD
+from skewflow.samplers import HRegular
 
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
 
@@ -19,7 +20,7 @@ COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dum
 @pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"block_size": 3, "check_every": 2}, {"block_size": "dense"}, {"sampler": "h_regular"}],
+    [{}, {"block_size": 3, "check_every": 2}, {"block_size": "dense"}, {"sampler": HRegular(2)}],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

@@ -5,8 +5,14 @@ import inspect
 import pytest
 import torch
 
-from skewflow.optim import AngleSGD, FlowAdam, FlowSGD
+from skewflow.optim import AngleSGD, CombinedOptimizer, FlowAdam, FlowSGD, NaturalSGD
 
+EVERY = (AngleSGD, CombinedOptimizer, FlowAdam, FlowSGD, NaturalSGD)
+METHODS = [
+    name
+    for name, method in inspect.getmembers(torch.optim.Optimizer, inspect.isfunction)
+    if not name.startswith("_")
+]
 PEERS = [(FlowSGD, torch.optim.SGD), (FlowAdam, torch.optim.Adam)]
 
 
@@ -37,3 +43,30 @@ def test_every_option_of_the_constructor_is_one_of_the_groups(ours, theirs):
     assert set(optimizer.defaults) == set(parameters(ours)) - {"params"}
     added = {"params", "step", "state_version"}  # saved with the options
     assert set(optimizer.param_groups[0]) == {*optimizer.defaults, *added}
+
+
+@pytest.mark.parametrize("ours", EVERY)
+def test_every_method_of_torchs_optimisers_is_called_as_there(ours):
+    """What a method takes beyond them needs its name, and has a default."""
+    assert {"step", "zero_grad", "state_dict", "load_state_dict", "add_param_group"} < {*METHODS}
+    for name in METHODS:
+        here, there = (parameters(getattr(cls, name)) for cls in (ours, torch.optim.Optimizer))
+        assert list(here)[: len(there)] == list(there), name
+        for each in there:
+            assert here[each].kind == there[each].kind, (name, each)
+        for more in [*here.values()][len(there) :]:
+            assert more.kind is more.KEYWORD_ONLY and more.default is not more.empty, (name, more)
+
+
+@pytest.mark.parametrize("ours", EVERY)
+def test_no_public_property_raises(ours):
+    p = torch.nn.Parameter(torch.eye(4))
+    optimizer = FlowSGD([p], lr=0.1) if ours is CombinedOptimizer else ours([p], lr=0.1)
+    optimizer = ours([optimizer]) if ours is CombinedOptimizer else optimizer
+    properties = [
+        name
+        for name, value in inspect.getmembers(ours)
+        if isinstance(value, property) and not name.startswith("_")
+    ]
+    for name in properties:
+        getattr(optimizer, name)

@@ -16,17 +16,18 @@ from torch.distributed.checkpoint.state_dict import (
 from nets import Net, train
 from skewflow.errors import SamplingError
 from skewflow.nn import orthogonal_
-from skewflow.optim import FlowAdam, FlowSGD, split_parameters
+from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD, split_parameters
+from skewflow.samplers import HeavyMatchings, HRegular, RelabelledRoundRobin, RoundRobin, Uniform
 
 CASES = {
     "plain": (FlowSGD, {"block_size": 2}),
     "momentum": (FlowSGD, {"block_size": 3, "momentum": 0.9}),
     "exact": (FlowSGD, {"block_size": "dense", "nonfinite": "skip"}),
     "adam": (FlowAdam, {"block_size": 2}),
-    "sweeps": (FlowSGD, {"block_size": 2, "sampler": "round_robin"}),
-    "relabelled": (FlowAdam, {"block_size": 2, "sampler": "relabelled_round_robin"}),
-    "no state": (FlowSGD, {"block_size": 2, "sampler": "h_regular"}),
-    "matchings": (FlowSGD, {"block_size": 2, "sampler": "heavy_matchings"}),
+    "sweeps": (FlowSGD, {"block_size": 2, "sampler": RoundRobin()}),
+    "relabelled": (FlowAdam, {"block_size": 2, "sampler": RelabelledRoundRobin()}),
+    "no state": (FlowSGD, {"block_size": 2, "sampler": HRegular(2)}),
+    "matchings": (FlowSGD, {"block_size": 2, "sampler": HeavyMatchings()}),
 }
 
 
@@ -68,6 +69,37 @@ def test_a_run_saved_by_torch_goes_on_with_the_same_bits(case, dtype, flat, tmp_
         assert torch.equal(p, q)
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.parametrize("flat", [True, False], ids=["flat", "nested"])
+def test_torch_saves_the_moment_of_natural_steps(flat, tmp_path, generator):
+    def started(seed):
+        layer = nn.Linear(8, 12, bias=False, dtype=torch.float64)
+        orthogonal_(layer.weight, generator=torch.Generator().manual_seed(seed))
+        return layer, NaturalSGD(layer.parameters(), lr=0.1)
+
+    def step(layer, optimizer, generator):
+        p = layer.weight
+        A, B = (torch.randn(n, 2, generator=generator, dtype=p.dtype) for n in p.shape)
+        optimizer.step(factors={p: (A, B)})
+
+    layer, optimizer = started(0)
+    for _ in range(3):
+        step(layer, optimizer, generator)
+    _, state = state_of(layer, optimizer, flat)
+    checkpoint.save({"o": state, "m": layer.state_dict()}, checkpoint_id=tmp_path / "saved")
+
+    resumed, other = started(1)
+    options, state = state_of(resumed, other, flat)
+    loaded = {"o": state, "m": resumed.state_dict()}
+    checkpoint.load(loaded, checkpoint_id=tmp_path / "saved")
+    resumed.load_state_dict(loaded["m"])
+    set_optimizer_state_dict(resumed, other, loaded["o"], options=options)
+    for each in ((layer, optimizer), (resumed, other)):
+        step(*each, torch.Generator().manual_seed(5))
+    assert torch.equal(layer.weight, resumed.weight)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_asking_for_a_state_changes_nothing(case):
     model = Net()
@@ -80,10 +112,10 @@ def test_asking_for_a_state_changes_nothing(case):
 
 OLD = {
     "sweep": (FlowSGD, {"momentum": 0.9, "block_size": 2}),
-    "relabelled_round_robin": (FlowSGD, {"block_size": 2, "sampler": "relabelled_round_robin"}),
+    "relabelled_round_robin": (FlowSGD, {"block_size": 2, "sampler": RelabelledRoundRobin()}),
     "heavy_matchings": (
         FlowSGD,
-        {"momentum": 0.5, "block_size": 2, "sampler": "heavy_matchings"},
+        {"momentum": 0.5, "block_size": 2, "sampler": HeavyMatchings()},
     ),
     "adam": (FlowAdam, {"block_size": 3}),
 }
@@ -107,8 +139,11 @@ def test_a_state_of_version_2_goes_on_as_it_did(case):
 
 def test_samplers_of_a_state_need_samplers(generator):
     p = nn.Parameter(orthogonal_(torch.empty(6, 6), generator=generator))
-    state = FlowSGD([p], lr=0.1, block_size=2, sampler="round_robin").state_dict()
-    state["param_groups"][0]["block_size"] = "dense"
-    optimizer = FlowSGD([p], lr=0.1, block_size="dense")
-    with pytest.raises(SamplingError, match="holds samplers for parameter 0"):
-        optimizer.load_state_dict(state)
+    state = FlowSGD([p], lr=0.1, block_size=2, sampler=RoundRobin()).state_dict()
+    for options, message in (
+        ({"block_size": 2}, "drawn by a sampler of the kind RoundRobin.*Nothing was changed"),
+        ({"sampler": Uniform(8)}, "holds samplers for parameter 0"),
+    ):
+        optimizer = FlowSGD([p], lr=0.1, **options)
+        with pytest.raises(SamplingError, match=message):
+            optimizer.load_state_dict(state)

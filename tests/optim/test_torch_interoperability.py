@@ -13,6 +13,7 @@ from nets import Net, both, loss_of, train
 from skewflow.geometry import orthogonality_error
 from skewflow.nn import orthogonal_
 from skewflow.optim import FlowAdam, FlowSGD
+from skewflow.samplers import RoundRobin
 
 
 def pair(generator, **options):
@@ -136,7 +137,7 @@ def test_a_compiled_model_trains_to_the_same_weights(backend):
 
 # torch's tracer raises it by itself: the same with torch.optim.SGD in place of ours.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("options", [{}, {"block_size": 3}, {"sampler": "round_robin"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"block_size": 3}, {"sampler": RoundRobin()}], ids=str)
 def test_a_step_inside_a_compiled_function_is_the_same_step(options):
     weights, calls = [], []
     for compiled in (False, True):
@@ -160,7 +161,7 @@ def test_groups_with_different_everything_step_as_they_would_alone(generator):
     options = [
         {"lr": 0.1, "momentum": 0.9, "nesterov": True, "block_size": 3, "seed": 4},
         {"lr": 0.01, "maximize": True, "block_size": "dense", "retraction": "polar"},
-        {"lr": 0.02, "momentum": 0.5, "sampler": "round_robin", "block_size": 2, "seed": 9},
+        {"lr": 0.02, "momentum": 0.5, "sampler": RoundRobin(), "block_size": 2, "seed": 9},
         {"lr": 0.03, "block_size": 2, "retraction": "cayley", "check_every": 2},
     ]
     shapes, dtypes = [(8, 8), (5, 9), (12, 4), (6, 3, 3, 3)], [torch.float64, torch.float32]

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.optimize
 import torch
 
 from skewflow.errors import NonFiniteError, ShapeError
@@ -126,10 +127,11 @@ def test_the_flow_ends_at_doubly_stochastic_matrices_near_permutations():
         (np.eye(3), np.eye(4), {}, ShapeError, "same size: got 3 and 4 rows"),
         (np.eye(3) * np.nan, np.eye(3), {}, NonFiniteError, "9 of its entries are NaN"),
         (np.eye(3), np.eye(3) * 1j, {}, ValueError, "`B` must be real"),
-        (np.eye(3), np.eye(3), {"tol": 1}, ValueError, "must be among maximize, .*got 'tol'"),
+        (np.eye(3) * 1e300, np.eye(3), {}, ValueError, r"`A` must have .*: got 1e\+300"),
         (np.eye(3), np.eye(3), {"restarts": 0}, ValueError, "at least 1: got 0"),
         (np.eye(3), np.eye(3), {"moves": 1.5}, ValueError, "at least 0: got 1.5"),
-        (np.eye(3), np.eye(3), {"partial_match": [1, 2]}, ShapeError, r"shape \(m, 2\)"),
+        (np.eye(3), np.eye(3), {"partial_match": [1, 2, 0]}, ShapeError, r"shape \(m, 2\)"),
+        (np.eye(3), np.eye(3), {"partial_match": [(0.5, 1)]}, ShapeError, "pairs of whole"),
         (np.eye(3), np.eye(3), {"partial_match": [(0, 3)]}, ValueError, "rows in 0..2"),
         (np.eye(3), np.eye(3), {"partial_match": [(0, 1), (2, 1)]}, ValueError, "of `B` occurs"),
     ],
@@ -142,3 +144,24 @@ def test_bad_input_is_refused(A, B, options, error, words):
 def test_other_methods_are_scipy_s():
     with pytest.raises(ValueError, match="scipy.optimize.quadratic_assignment has the others"):
         quadratic_assignment(np.eye(2), np.eye(2), "faq")
+
+
+def test_unknown_options_warn_as_in_scipy_and_its_forms_of_options_are_taken():
+    A, B = instance(6, seed=11)
+    plain = quadratic_assignment(A, B, options=FAST)
+    for solve in (quadratic_assignment, scipy.optimize.quadratic_assignment):
+        with pytest.warns(scipy.optimize.OptimizeWarning, match="Unknown solver options: foo"):
+            solve(A, B, options={**(FAST if solve is quadratic_assignment else {}), "foo": 1})
+    assert quadratic_assignment(A, B, "FLOW", FAST).fun == plain.fun
+    for pair in ([(2, 3)], [2, 3], np.array([[2.0, 3.0]]), torch.tensor([[2, 3]])):
+        assert quadratic_assignment(A, B, options={**FAST, "partial_match": pair}).col_ind[2] == 3
+    for rng in (None, np.random.default_rng(0), np.random.RandomState(0)):
+        assert quadratic_assignment(A, B, options={**FAST, "rng": rng}).fun >= plain.fun
+
+
+def test_costs_of_any_unit_are_taken():
+    A, B = instance(6, seed=12)
+    plain = quadratic_assignment(A, B, options=FAST)
+    for scale in (1e-90, 1e90):
+        other = quadratic_assignment(scale * A, scale * B, options=FAST)
+        assert other.fun == pytest.approx(scale**2 * plain.fun)

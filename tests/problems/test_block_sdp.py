@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from helpers import assert_close
 from skewflow.errors import NonFiniteError, ShapeError
@@ -135,6 +136,23 @@ def pivots(A):
             A[i] = [x - quotient * y for x, y in zip(A[i], A[k], strict=True)]
 
 
+@pytest.mark.parametrize("scale", [1e-98, 1e98])
+def test_the_solution_does_not_depend_on_the_unit_of_the_cost(scale):
+    C = symmetric(12)
+    for p in (1, 2):
+        value = solve_block_sdp(C, p).value
+        other = solve_block_sdp(scale * C, p)
+        assert other.certified
+        assert other.value == pytest.approx(scale * value, rel=1e-6)
+
+
+def test_a_start_may_be_of_float32_and_of_torch():
+    C = symmetric(6)
+    Y = torch.nn.functional.normalize(torch.ones(6, 1, 2), dim=-1)
+    solution = solve_block_sdp(C, initial=Y, max_sweeps=0, max_steps=0)
+    assert_close("norm", np.ones((6, 1)), np.linalg.norm(solution.factor, axis=2))
+
+
 def test_bound_of_any_shift_lies_below_the_optimum():
     C = symmetric(20)
     best = solve_block_sdp(C).value
@@ -168,6 +186,8 @@ def test_bad_input_is_refused():
         solve_block_sdp(C, tol=0)
     with pytest.raises(ValueError, match="`max_steps` must be a whole number"):
         solve_block_sdp(C, max_steps=1.5)
+    with pytest.raises(ValueError, match="`seed` must be a whole number of at least 0: got -1"):
+        solve_block_sdp(C, seed=-1)
     asymmetric = C.copy()
     asymmetric[1, 2] += 1
     with pytest.raises(ValueError, match="must be symmetric"):

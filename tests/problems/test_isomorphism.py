@@ -125,3 +125,9 @@ def test_bad_graphs_are_refused(graph, error, words):
         graph_isomorphism(graph, np.zeros((3, 3)))
     with pytest.raises(error, match=words):
         graph_isomorphism(np.zeros((3, 3)), graph)
+
+
+@pytest.mark.parametrize("option", ["seed", "trials"])
+def test_bad_numbers_are_refused(option):
+    with pytest.raises(ValueError, match=f"`{option}` must be a whole number of at least 0"):
+        graph_isomorphism(nx.cycle_graph(4), nx.cycle_graph(4), **{option: -1})

@@ -66,6 +66,11 @@ def test_all_forms_of_a_graph_give_the_same_cut():
     assert len({cut.value for cut in cuts}) == 1
 
 
+def test_weights_of_edges_between_the_same_vertices_are_added_up():
+    for graph in ([(0, 1), (1, 0), (1, 2)], networkx.MultiGraph([(0, 1), (0, 1), (1, 2)])):
+        assert max_cut(graph).value == 3
+
+
 def test_a_graph_in_parts_with_an_isolated_vertex_is_cut():
     W = np.zeros((7, 7))
     for i, j in ((0, 1), (1, 2), (2, 0), (3, 4), (4, 5)):
@@ -97,6 +102,10 @@ def test_bad_graphs_are_refused():
         max_cut([(0, -1)])
     with pytest.raises(ValueError, match=r"got an array of shape \(0,\)"):
         max_cut([])
+    with pytest.raises(ValueError, match="at least two vertices: got 0"):
+        max_cut(networkx.Graph())
+    with pytest.raises(ValueError, match="its 3 rows are a symmetric matrix. Use numpy.array"):
+        max_cut([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
     with pytest.raises(ShapeError, match=r"square matrix: got shape \(0, 0\)"):
         max_cut(np.zeros((0, 0)))
     with pytest.raises(ShapeError, match=r"`initial` must have the shape \(2, 1, r\)"):

@@ -84,6 +84,12 @@ def test_one_feature_has_only_a_scale():
     assert MahalanobisMetric(steps=3).fit(X, y).transform(X).shape == (8, 1)
 
 
+def test_gradients_may_be_switched_off_outside():
+    X, y = hidden_direction()
+    with torch.no_grad():
+        assert len(MahalanobisMetric(2, steps=2).fit(X, y).losses_) == 2
+
+
 def test_it_has_the_shape_of_nca():
     X, y = hidden_direction()
     ours = MahalanobisMetric(2, steps=2).fit(X, y)
@@ -98,7 +104,9 @@ def test_it_has_the_shape_of_nca():
         ({"optimizer": "lbfgs"}, "`optimizer` must be one of"),
         ({"steps": 0}, "`steps` must be a whole number of at least 1: got 0"),
         ({"batch_size": 1}, "`batch_size` must be a whole number of at least 2"),
-        ({"learning_rate": -1.0}, "`learning_rate` must be positive: got -1.0"),
+        ({"learning_rate": -1.0}, "`learning_rate` must be a positive number: got -1.0"),
+        ({"learning_rate": "fast"}, "`learning_rate` must be a positive number: got 'fast'"),
+        ({"loss": ["nca"]}, "`loss` must be one of 'nca'"),
         ({"n_components": 7}, "between 1 and the number of features, 6: got 7"),
     ],
 )
@@ -115,6 +123,8 @@ def test_bad_classes_and_points_are_refused():
         metric.fit(X, [0, 0, 0, 0, 0, 1, 1, 1, 1, 9])
     with pytest.raises(ValueError, match="at least two classes: got 1 class"):
         metric.fit(X, np.zeros(10, dtype=int))
+    with pytest.raises(ValueError, match=r"`X` must have a largest number between"):
+        metric.fit(X * 1e200, np.arange(10) % 2)
     X[3, 1] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         metric.fit(X, y)

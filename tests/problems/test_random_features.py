@@ -60,7 +60,8 @@ def test_no_matching_leaves_the_axes_and_one_mixes_pairs(generator):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"gamma": 0.0}, "`gamma` must be positive and finite: got 0.0"),
+        ({"gamma": 0.0}, "`gamma` must be a positive number: got 0.0"),
+        ({"gamma": "scale"}, "`gamma` must be a positive number: got 'scale'"),
         ({"n_components": 0}, "`n_components` must be a whole number of at least 1"),
         ({"matchings": -1}, "`matchings` must be a whole number of at least 0"),
         ({"block_size": 1}, "`block_size` must be a whole number of at least 2"),

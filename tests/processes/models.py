@@ -161,6 +161,33 @@ def sharded_later():
     assert compare(*models, 0) == 0
 
 
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = (OrthogonalLinear(8, 24, bias=False) for _ in range(2))
+        self.b.weight = self.a.weight
+        self.head = nn.Linear(24, 8)
+        doubled(self)
+
+    def forward(self, x):
+        return self.head(self.a(self.head(self.b(x).tanh())))
+
+
+def tied():
+    """A weight that two layers share is one weight, also in parts."""
+    whole, model = Tied(), Tied()
+    fully_shard(model, mesh=mesh_of(2), shard_placement_fn=shard_placement(model, mesh_of(2)))
+    assert model.a.weight is model.b.weight and model.a.weight.placements == (Shard(1),)
+    for each in (whole, model):
+        ours, rest = split_parameters(each)
+        flow = FlowSGD(ours, lr=0.01, momentum=0.9, block_size=4)
+        run(each, [flow, torch.optim.AdamW(rest, lr=0.01)], 20, seed=1)
+    return compare(whole, model, 1e-12)
+
+
 def hybrid():
     """HSDP: replicated over one dimension of the mesh, sharded over the other."""
     mesh = mesh_of(1, 2, mesh_dim_names=("replicate", "shard"))

@@ -3,25 +3,10 @@
 import torch
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from processes.shards import mesh_of, start
 from skewflow.optim import AngleSGD, FlowAdam, FlowSGD
-
-
-class Counter(TorchDispatchMode):
-    """Counts the numbers that this process puts into collectives, and the largest of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls, self.names = [], set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace in ("c10d", "_c10d_functional"):
-            tensors = [t for t in torch.utils._pytree.tree_leaves(args) if torch.is_tensor(t)]
-            self.calls.append(sum(t.numel() for t in tensors))
-            self.names.add(str(func))
-        return func(*args, **(kwargs or {}))
+from skewflow_lab.measure.traffic import Traffic
 
 
 def sent(shape, dim, size, cls=FlowSGD, **options):
@@ -33,12 +18,22 @@ def sent(shape, dim, size, cls=FlowSGD, **options):
     G = torch.randn(shape, generator=generator)
     p.grad = distribute_tensor(G, mesh, [Shard(dim)])
     optimizer.step()
-    with Counter() as counter:
+    with Traffic() as traffic:
         optimizer.step()
-    return sum(counter.calls), len(counter.calls)
+    return sum(traffic.numbers), len(traffic.calls)
 
 
-def traffic():
+def gathers_of_dtensor():
+    """`Traffic` also counts what an operation of DTensor sends by itself."""
+    mesh = mesh_of(2)
+    A = distribute_tensor(torch.ones(8, 6), mesh, [Shard(0)])
+    with Traffic() as traffic:
+        A @ A.mT
+    assert [(call.kind, call.numbers) for call in traffic.calls] == [("all-gather", 24)]
+    assert traffic.sent(2) == 4 * 24
+
+
+def counts():
     """As the page on sharding says: the counts are those of the algorithm."""
     d, k = 64, 32
     seen = {}
@@ -59,6 +54,7 @@ def traffic():
         assert numbers <= most and calls <= 3, (numbers, calls)
     numbers, calls = sent((d, k), 0, "dense", momentum=0.9, nesterov=True, retraction="polar")
     assert numbers <= 4 * k * k
+    assert sent((64 * k, k), 0, "dense", retraction="polar")[0] < 2 * k * k  # whatever d is
     assert sent((4, d, k), 0, 8) == (1, 1)  # whole matrices: only whether gradients are finite
 
     # Angles: blocks as before; exact steps need one more product, or its trace.
@@ -76,11 +72,11 @@ def traffic():
         optimizer = FlowSGD([p], lr=0.01)
         pair = (torch.randn(d, r, generator=generator), torch.randn(k, r, generator=generator))
         optimizer.step(factors={p: pair})
-        with Counter() as counter:
+        with Traffic() as traffic:
             optimizer.step(factors={p: pair})
         rows = 2 * r + r * (2 * r + 1) + 2 * r * k
-        assert sum(counter.calls) == (d * r if dim else rows) + 1, (dim, r, counter.calls)
-        assert max(counter.calls) < d * k
+        assert sum(traffic.numbers) == (d * r if dim else rows) + 1, (dim, r, traffic.calls)
+        assert max(traffic.numbers) < d * k
 
     # All weights of a mesh in one call, also of two groups.
     mesh, params = mesh_of(2), []
@@ -92,7 +88,7 @@ def traffic():
     groups = [{"params": params[:2]}, {"params": params[2:], "block_size": 4}]
     optimizer = FlowSGD(groups, lr=0.01, block_size=2)
     optimizer.step()
-    with Counter() as counter:
+    with Traffic() as traffic:
         optimizer.step()
-    assert counter.calls == [2 * d // 2 + d * 3 // 2 + 3], counter.calls
+    assert traffic.numbers == [2 * d // 2 + d * 3 // 2 + 3], traffic.calls
     return seen

@@ -9,9 +9,9 @@ from itertools import product
 
 import torch
 
-from processes import models, weights
+from processes import convolutions, models, refusals, weights
 from processes.shards import OPTIMIZERS, run_checks
-from processes.traffic import traffic
+from processes.traffic import counts, gathers_of_dtensor
 
 
 def checks(folder):
@@ -26,19 +26,22 @@ def checks(folder):
     named = {
         f"{name}, {kind}, {t}": partial(weights.equal, name, kind, t) for name, kind, t in cases
     }
-    several = [weights.rows_of_a_square, weights.replicated, weights.beside_others, traffic]
-    several += [weights.gathered, weights.large_angles, weights.by_factors]
-    several += [weights.factors_that_are_not_finite]
-    several += [weights.wrong_layouts, weights.gradients_that_are_not_finite, weights.guard]
-    several += [weights.orthogonality, weights.agreement, weights.reports]
-    several += [models.sharded_later, models.hybrid, models.tensor_parallel]
+    several = [weights.rows_of_a_square, weights.replicated, weights.beside_others, counts]
+    several += [weights.gathered, weights.large_angles, weights.by_factors, weights.guard]
+    several += [weights.orthogonality, weights.agreement, weights.reports, weights.copies]
+    several += [refusals.wrong_layouts, refusals.gradients_that_are_not_finite]
+    several += [refusals.factors_that_are_not_finite, refusals.whole_weights_that_are_refused]
+    several += [models.sharded_later, models.hybrid, models.tensor_parallel, models.tied]
+    several += [gathers_of_dtensor]
     named |= {check.__name__: check for check in several}
-    for kind, size in product(("sgd", "momentum", "adam"), (2, 8, "dense")):
-        named[f"fully_shard, {kind}, s={size}"] = partial(models.fully_sharded, kind, size)
-    for kind in ("momentum", "adam"):
-        single = partial(models.fully_sharded, kind, 8, torch.float32)
-        named[f"fully_shard, {kind}, float32"] = single
+    for kind, size in product(("sgd", "momentum", "adam", "angle"), (2, 8, "dense")):
+        for t in (torch.float64, torch.float32):
+            if (kind, size, t) == ("angle", "dense", torch.float32):
+                continue  # it follows small planes, too, which float32 rounds to 1e-5
+            run = partial(models.fully_sharded, kind, size, t)
+            named[f"fully_shard, {kind}, s={size}, {t}"] = run
     named["clipped and accumulated"] = partial(models.fully_sharded, clip=0.05, accumulate=2)
+    named |= convolutions.checks()
     named["checkpoints"] = lambda: models.checkpoints(folder)
     return named
 

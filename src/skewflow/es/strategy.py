@@ -51,7 +51,7 @@ class EvolutionStrategy:
     A generation has n directions $\delta$, each evaluated on both sides of the centre. Their
     weighted sum (`direction_weights`) is written to `.grad` with the sign for descent, and the
     optimisers step. Give orthogonal parameters to `FlowSGD` or `FlowAdam`, with any sampler; the
-    paper's settings are ``block_size=2, sampler="h_regular"``. By default they are perturbed in the
+    paper's settings are ``sampler=HRegular(2)``. By default they are perturbed in the
     ambient space like all parameters, so a perturbed point is *not* orthogonal. Those named in
     `geodesics` are perturbed along geodesics: the direction is projected to the tangent space,
     which does not change the generator $\Omega$ of the step.

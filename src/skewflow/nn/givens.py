@@ -1,7 +1,8 @@
 """A linear layer that is a product of rounds of Givens rotations (Sec. 9.9)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from .. import _validate
 from ..errors import BlockSizeError, ShapeError
 from ..kernels.rotate_rounds import rotate_rounds
-from ..tournaments.families import round_robin
+from ..tournaments.families import circle
 from ..tournaments.partitions import Partition
 
 
@@ -62,17 +63,20 @@ class GivensLinear(nn.Module):
         super().__init__()
         _validate.block_size(2, d)
         _validate.count(num_rounds, "num_rounds")
-        family = round_robin(d) if schedule is None else schedule
-        pairs = _pairs(family, d, num_rounds)
         self.d, self.num_rounds = d, num_rounds
+        self._schedule = None if schedule is None else list(islice(schedule, num_rounds))
         self.pairs: Tensor
-        self.register_buffer("pairs", pairs.to(device))
+        self.register_buffer("pairs", None)  # by `reset_parameters`
         self.angles = nn.Parameter(torch.empty(num_rounds, d // 2, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(d, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the angles uniformly on the circle, and set the bias to zero."""
+        """Draw the angles uniformly on the circle, and set the bias to zero.
+
+        The schedule becomes that of the constructor again, as a layer needs after `to_empty`.
+        """
+        self.pairs = _pairs(self._schedule, self.d, self.num_rounds).to(self.angles.device)
         nn.init.uniform_(self.angles, -math.pi, math.pi)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -119,15 +123,13 @@ class GivensLinear(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-def _pairs(schedule: Iterable[Partition], d: int, num_rounds: int) -> Int[Tensor, "n m 2"]:
-    """The pairs of each round."""
-    rounds: list[Tensor] = []
-    for partition in schedule:
-        if len(rounds) == num_rounds:
-            break
-        rounds.append(_completed(partition, d))
-    if not rounds:
+def _pairs(schedule: Sequence[Partition] | None, d: int, num_rounds: int) -> Int[Tensor, "n m 2"]:
+    """The pairs of each round, on the CPU whatever torch's default device is."""
+    if schedule is None:
+        return circle(d, torch.arange(num_rounds, device="cpu") % (d - 1 + d % 2)).to(torch.int32)
+    if not schedule:
         raise ValueError("`schedule` must hold a partition: got none. Omit it for a round robin.")
+    rounds = [_completed(partition, d) for partition in schedule]
     return torch.stack([rounds[r % len(rounds)] for r in range(num_rounds)])
 
 
@@ -143,7 +145,7 @@ def _completed(partition: Partition, d: int) -> Int[Tensor, "m 2"]:
             f"of {max(partition.sizes)}. Use a family for block_size=2."
         )
     edges = partition.edges().cpu()
-    unpaired = torch.ones(d, dtype=torch.bool)
+    unpaired = torch.ones(d, dtype=torch.bool, device="cpu")
     unpaired[edges.flatten()] = False
     rest = unpaired.nonzero().flatten()
     rest = rest[: len(rest) // 2 * 2].view(-1, 2)

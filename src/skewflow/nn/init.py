@@ -14,7 +14,10 @@ from ..geometry.matrices import MatrixView
 
 @torch.no_grad()
 def orthogonal_(
-    tensor: Float[Tensor, "*shape"], *, generator: torch.Generator | None = None
+    tensor: Float[Tensor, "*shape"],
+    *,
+    scale: float = 1.0,
+    generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*shape"]:
     """Fill a weight with Haar-distributed orthogonal matrices, in place.
 
@@ -26,6 +29,7 @@ def orthogonal_(
 
     Args:
         tensor: Weight of two or more dimensions, real and floating.
+        scale: Length of the orthonormal columns or rows; give it to the optimiser, too.
         generator: Source of randomness; torch's global one when omitted.
 
     Returns:
@@ -37,12 +41,14 @@ def orthogonal_(
         True
     """
     _validate.floating(tensor, "tensor")
+    if not 0 < scale < math.inf:
+        raise ValueError(f"`scale` must be above 0 and finite: got {scale}.")
     view = MatrixView.of(tensor)
     n, d, k = view.matrices
     device = tensor.device if generator is None else generator.device
     dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
     points = haar(d, k, batch=(n,), generator=generator, dtype=dtype, device=device)
-    tensor.copy_(view.restore(points))
+    tensor.copy_(view.restore(points) * scale)
     return tensor
 
 

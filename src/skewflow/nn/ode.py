@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .. import _validate
 from ..errors import ShapeError
-from ..tournaments.families import round_robin
+from ..tournaments.families import circle
 from .init import orthogonal_
 from .reversible import Flow, adjoint, march
 
@@ -58,9 +58,10 @@ class OrthogonalODE(nn.Module):
 
     W starts in O(d), at a weight that is marked as orthogonal and trained by `FlowSGD` or
     `FlowAdam`. It stays there because each step multiplies it by a rotation, in float64. As its
-    singular values are one, gradients neither fade nor explode as they do with a free weight. The
-    paper's appendix names neural equations on compact manifolds (Sec. 9.9); they are those of
-    Choromanski et al., "Ode to an ODE", NeurIPS 2020.
+    singular values are one, the equation changes the length of a gradient by at most the factor
+    $e^T$ either way if $|f'| \le 1$; with a free weight the bound is $e^{T \|W\|}$. The paper's
+    appendix names neural equations on compact manifolds (Sec. 9.9); they are those of Choromanski
+    et al., "Ode to an ODE", NeurIPS 2020.
 
     The integrator is the leapfrog of two copies, half a step apart, each moved by the velocity at
     the other: of second order with the methods "exact" and "strang", and reversible. The adjoint
@@ -75,7 +76,8 @@ class OrthogonalODE(nn.Module):
             "stochastic" turns the planes of a random matching by an unbiased estimate, as Eq. 9;
             "strang" turns all planes in the order of `tournaments.round_robin` and back, by halves.
         gradient: "adjoint" for constant memory, or "autograd" through the steps. Both give the
-            same numbers to rounding. `torch.compile` and second derivatives always use autograd.
+            same numbers to rounding. `torch.compile`, `torch.func` and second derivatives always
+            use autograd.
         generator: A module, called with the time and W, whose result M gives
             $\Omega_\theta = (M - M^\top)/2$; a `BracketGenerator` when omitted. It must not depend
             on random numbers or other state.
@@ -86,7 +88,8 @@ class OrthogonalODE(nn.Module):
     Raises:
         BlockSizeError: If d is below two.
         ValueError: If the method or the way of differentiation is unknown, `num_steps` is below
-            one, or `time` is not positive.
+            one, `time` is not positive, or the activation has parameters.
+        TypeError: If the generator is not a module.
 
     Example:
         >>> layer = OrthogonalODE(4, num_steps=10)
@@ -119,15 +122,12 @@ class OrthogonalODE(nn.Module):
         _validate.one_of(gradient, GRADIENTS, "gradient")
         if not 0 < time < float("inf"):
             raise ValueError(f"`time` must be positive and finite: got {time}.")
+        _check_modules(generator, activation)
         self.num_steps, self.time, self.method, self.gradient = num_steps, time, method, gradient
         self.activation = activation
         self.weight = nn.Parameter(torch.empty(d, d, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(d, device=device, dtype=dtype))
-        self.generator = generator or BracketGenerator(d, device, dtype)
-        sweep = [T.edges() for T in round_robin(d)]
-        pairs = torch.stack([*sweep, *sweep[::-1]]).to(device, torch.int32)
-        self.sweep: Tensor
-        self.register_buffer("sweep", pairs, persistent=False)
+        self.generator = BracketGenerator(d, device, dtype) if generator is None else generator
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -147,9 +147,19 @@ class OrthogonalODE(nn.Module):
         return self.end(x)[0]
 
     def end(
-        self, x: Float[Tensor, "*batch d"]
+        self, x: Float[Tensor, "*batch d"], W: Float[Tensor, "d d"] | None = None
     ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "d d"]]:
-        """x(T), and W(T) in float64."""
+        """x(T), and W(T) in float64.
+
+        Args:
+            x: x(0).
+            W: W(0), the weight of the layer when omitted. With the W(T) of a call the flow goes on
+                where that call ended; the time starts at 0 again.
+
+        Raises:
+            ShapeError: If the last dimension of `x` is not d, or W is not (d, d).
+            DtypeError: If one of them is not real and floating.
+        """
         _validate.floating(x, "x")
         d = len(self.bias)
         if x.ndim < 1 or x.shape[-1] != d:
@@ -157,6 +167,11 @@ class OrthogonalODE(nn.Module):
                 f"`x` must have the shape (*batch, {d}): got {tuple(x.shape)}. "
                 "The last dimension is the number of inputs."
             )
+        W = self.weight if W is None else W
+        _validate.floating(W, "W")
+        if W.shape != (d, d):
+            raise ShapeError(f"`W` must have the shape ({d}, {d}): got {tuple(W.shape)}.")
+        sweep = _sweep(d, x.device) if self.method == "strang" else None
         seed = torch.randint(2**31, (), device=x.device) if self.method == "stochastic" else None
         flow = Flow(
             self.method,
@@ -164,15 +179,16 @@ class OrthogonalODE(nn.Module):
             self.time,
             self.activation,
             self.generator,
-            self.sweep,
+            sweep,
             seed,
         )
         wide = torch.promote_types(x.dtype, torch.float32)
-        start = x.to(wide), self.weight.to(torch.float64)
-        plain = torch.compiler.is_compiling() or self.gradient == "autograd"
+        start = x.to(wide), W.to(torch.float64)
+        transformed = torch._C._are_functorch_transforms_active()
+        plain = transformed or torch.compiler.is_compiling() or self.gradient == "autograd"
         run = march if plain else adjoint
-        end, W = run(flow, *start, self.bias)
-        return end.to(x.dtype), W
+        x_end, W_end = run(flow, *start, self.bias)
+        return x_end.to(x.dtype), W_end
 
     def extra_repr(self) -> str:
         """The arguments that `print` shows."""
@@ -180,3 +196,23 @@ class OrthogonalODE(nn.Module):
             f"d={len(self.bias)}, num_steps={self.num_steps}, time={self.time}, "
             f"method={self.method!r}, gradient={self.gradient!r}"
         )
+
+
+def _check_modules(generator: object, activation: object) -> None:
+    """The adjoint finds the parameters of a module, and only those of the generator."""
+    if generator is not None and not isinstance(generator, nn.Module):
+        raise TypeError(
+            f"`generator` must be a torch.nn.Module: got {type(generator).__name__}. Make a module "
+            "whose forward takes the time and W."
+        )
+    if isinstance(activation, nn.Module) and any(True for _ in activation.parameters()):
+        raise ValueError(
+            f"`activation` must have no parameters: got {type(activation).__name__}. Use a "
+            "function, or a module without parameters."
+        )
+
+
+def _sweep(d: int, device: torch.device) -> Int[Tensor, "n m 2"]:
+    """All planes in the order of `tournaments.round_robin`, and then in the reverse order."""
+    pairs = circle(d, torch.arange(d - 1 + d % 2, device=device)).to(torch.int32)
+    return torch.cat([pairs, pairs.flip(0)])

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..errors import ShapeError
 from ..geometry.precision import no_autocast
 from ..kernels.permutation.reference import make_key, mix
 from ..kernels.rotate_rounds import rotate_rounds
@@ -30,7 +31,7 @@ class Flow:
     time: float
     activation: Callable[[Tensor], Tensor]
     generator: nn.Module
-    sweep: Int[Tensor, "n m 2"]
+    sweep: Int[Tensor, "n m 2"] | None
     seed: Int[Tensor, ""] | None
 
     @property
@@ -60,6 +61,11 @@ class Flow:
         """The generator in float64; the user's module computes in the dtype of its parameters."""
         own = next(iter(self.generator.parameters()), W).dtype
         M = self.generator(torch.tensor(t, dtype=own, device=W.device), W.to(own)).to(W.dtype)
+        if M.shape != W.shape:
+            raise ShapeError(
+                f"`generator` must return a matrix of the shape of W, {tuple(W.shape)}: got "
+                f"{tuple(M.shape)}."
+            )
         return (M - M.mT) / 2
 
     def _rotate(self, W: Tensor, A: Tensor, k: int) -> Float[Tensor, "d d"]:
@@ -74,6 +80,7 @@ class Flow:
             pairs = mix(rows ^ key).argsort()[: d // 2 * 2].view(1, -1, 2)
             scale = float(d - 1 if d % 2 == 0 else d)  # 1 / P(e)
         else:
+            assert self.sweep is not None
             pairs, scale = self.sweep, 0.5  # the sweep holds each plane twice
         i, j = pairs.long().unbind(-1)
         # A column of W times exp(A) turns by minus the entry; see `rotate_pairs` for the sign.
@@ -165,7 +172,7 @@ def _pull(
     places = [0, *(1 + i for i, p in enumerate(params) if p.requires_grad)]
     for place, more in zip(places, found[4:], strict=True):
         if more is not None:
-            total[place] += more
+            total[place] = total[place] + more  # not in place: `more` may be a batch of vmap
     first, second, third, fourth = (
         torch.zeros_like(value) if more is None else more
         for value, more in zip(inputs[:4], found[:4], strict=True)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from .. import _validate
 from ..errors import ShapeError
 from .init import orthogonal_
 
@@ -79,7 +80,9 @@ class SylvesterFlow(nn.Module):
 
         Raises:
             ShapeError: If the last dimension is not d.
+            DtypeError: If `z` is not real and floating.
         """
+        _validate.floating(z, "z")
         if z.ndim < 1 or z.shape[-1] != self.Q.shape[0]:
             raise ShapeError(
                 f"`z` must have the shape (*batch, {self.Q.shape[0]}): got {tuple(z.shape)}. "

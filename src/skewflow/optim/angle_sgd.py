@@ -11,8 +11,8 @@ from ..samplers import Sampler
 from .momentum import MomentumOptimizer
 from .moved_options import says_what_moved
 
-DEFAULT_LR = 1 / 16
-"""Radians; the middle of the angles that `skewflow bench learning-rate` tries everywhere."""
+DEFAULT_LR = 0.11
+"""Radians; `skewflow bench learning-rate` has the losses at this rate beside the best ones."""
 
 
 class AngleSGD(MomentumOptimizer):
@@ -38,12 +38,14 @@ class AngleSGD(MomentumOptimizer):
         nesterov: Use $G + \mu M$ as the direction.
         angle: "spectral" turns every plane that a step can turn by about lr; blocks have fewer such
             planes than exact steps. It uses the sign of the generator, which Newton-Schulz steps
-            find to a few percent, and doubles the cost of turning the blocks. "rms": lr is the
-            root-mean-square angle of these planes; this costs one number a step.
+            find to a few percent, and doubles the cost of turning the blocks. Pairs, a plane each,
+            turn by the soft sign of their entry: by lr at its root mean square, by at most 2.24
+            times that. "rms": lr is the root-mean-square angle of these planes; this costs one
+            number a step.
         block_size: s; "dense" for exact steps. "auto" takes exact steps, to the nearest point,
             where they are cheap, and elsewhere the largest measured size whose step costs at most
             twice that of SGD.
-        sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`. Its weight does
+        sampler: "sweep", "uniform", or a `Sampler`, as in `FlowSGD`. Its weight does
             not count.
         retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`.
         maximize: Ascend.
@@ -53,6 +55,7 @@ class AngleSGD(MomentumOptimizer):
         foreach: False takes exact steps once for each parameter.
         gather: Gather sharded weights where needed, as in `FlowSGD`.
         factor_window: Steps that the momentum of factors remembers, as in `FlowSGD`.
+        scale: Length of the columns, as in `FlowSGD`; it does not change the angles.
         weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
@@ -83,7 +86,7 @@ class AngleSGD(MomentumOptimizer):
         nesterov: bool = False,
         angle: Literal["rms", "spectral"] = "spectral",
         block_size: int | Literal["dense", "auto"] = "auto",
-        sampler: str | Sampler = "sweep",
+        sampler: Literal["sweep", "uniform"] | Sampler = "sweep",
         retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,
@@ -92,6 +95,7 @@ class AngleSGD(MomentumOptimizer):
         foreach: bool | None = None,
         gather: bool = False,
         factor_window: int = 4,
+        scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -109,6 +113,7 @@ class AngleSGD(MomentumOptimizer):
             "foreach": foreach,
             "gather": gather,
             "factor_window": factor_window,
+            "scale": scale,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)

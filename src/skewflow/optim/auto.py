@@ -62,23 +62,23 @@ def whole_choice(weight: Weight, group: Mapping[str, Any]) -> Choice:
         why = f"drawn by {sampler!r}"
     elif size == "auto":
         return auto_choice(weight.view.matrices, weight.p.device, group)
-    retraction = exact_retraction(group, weight.p.device)
+    retraction = exact_retraction(group)
     if isinstance(size, int) and size >= d:
         return Choice("dense", retraction, f"since it has no more than {size} rows")
     return Choice(size, retraction, why)
 
 
-def exact_retraction(group: Mapping[str, Any], device: torch.device) -> Retraction:
+def exact_retraction(group: Mapping[str, Any]) -> Retraction:
     """The retraction of exact steps; those that "auto" chooses go to the nearest point.
 
-    The nearest point takes the fewest products. On CUDA `FlowAdam` takes the exponential: its only
-    exact steps there are those of matrices with fewer rows than a block.
+    The nearest point takes the fewest products, but a step that turns one plane too far for it is
+    cut as a whole. Second moments of rows with hardly any gradient turn their planes by many
+    radians, so `FlowAdam` takes the exponential.
     """
     retraction: Retraction = group["retraction"]
     if group["retraction"] != "auto":
         return retraction
-    polar = group["block_size"] == "auto" and ("betas" not in group or device.type == "cpu")
-    return "polar" if polar else "exp"
+    return "polar" if group["block_size"] == "auto" and "betas" not in group else "exp"
 
 
 def block_retraction(group: Mapping[str, Any]) -> Literal["exp", "cayley"]:
@@ -98,7 +98,7 @@ def auto_choice(
     for Cayley's transform, whose exact step solves a system, and where exact steps are expensive.
     """
     n, d, k = matrices
-    retraction = exact_retraction(group, device)
+    retraction = exact_retraction(group)
     operations = 8.0 * n * d * k * k  # of four products
     if "angle" not in group:
         if group["sampler"] != "sweep" and d > 2:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..errors import NonFiniteError
 from ..geometry.precision import no_autocast
 from ..kernels._runtime.graphs import is_capturing
+from ..kernels._runtime.torch_threads import Process, few_threads
 from ..kernels.update import Update
 from .auto import choice_for, explain
 from .compiled_functions import OUTSIDE, outside_the_graph
@@ -31,10 +31,7 @@ class OrthogonalOptimizer(SavedOptimizer):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """As in `torch.optim`, but without a profiler nothing is recorded.
-
-        Recording takes as long as a small step of one weight.
-        """
+        """As in `torch.optim`; in a compiled function the step runs outside the graph."""
         recorded = torch.optim.Optimizer.profile_hook_step(func)
 
         @wraps(func)
@@ -42,16 +39,12 @@ class OrthogonalOptimizer(SavedOptimizer):
             if torch.compiler.is_dynamo_compiling():
                 torch._dynamo.graph_break(msg=OUTSIDE)
                 return outside_the_graph(step, self, *args, **kwargs)
-            hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
-            hooks = hooks or _global_optimizer_pre_hooks or _global_optimizer_post_hooks
-            if hooks or torch._C._autograd._profiler_enabled():
-                return recorded(self, *args, **kwargs)
-            return func(self, *args, **kwargs)
+            return recorded(self, *args, **kwargs)
 
         return step
 
     def step(
-        self, closure: Callable[[], Any] | None = None, factors: GivenFactors | None = None
+        self, closure: Callable[[], Any] | None = None, *, factors: GivenFactors | None = None
     ) -> Any:
         r"""Take one step; every matrix stays orthogonal.
 
@@ -86,12 +79,14 @@ class OrthogonalOptimizer(SavedOptimizer):
         capturing = torch.cuda.is_initialized() and is_capturing()  # type: ignore[no-untyped-call]
         if capturing:
             self._shared.clock.check_capture()
+        # A forked process would wait for ever for the threads that torch had in its parent.
+        take_step = few_threads(0)(self._step) if Process.forked else self._step
         with torch.no_grad():
             if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
                 with no_autocast():
-                    self._step(factors or {}, capturing)
+                    take_step(factors or {}, capturing)
             else:
-                self._step(factors or {}, capturing)
+                take_step(factors or {}, capturing)
         return loss
 
     def _step(self, factors: GivenFactors, capturing: bool) -> None:
@@ -104,11 +99,9 @@ class OrthogonalOptimizer(SavedOptimizer):
         for plan, found in zip(plans, gradients, strict=True):
             context = Context(plan.options, plan.update, found, clock, drift, capturing)
             work += [(executor, context) for executor in plan.executors]
+        work.sort(key=lambda each: not each[0].sums)
         try:
-            for executor, context in work:
-                executor.prepare(context)
-            if self._shared.rounds.waiting:  # on sums after which every process can refuse
-                self._shared.rounds.begin()
+            self._prepare_all(work)
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
             if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then at intervals
                 self._angles.check(work)
@@ -139,6 +132,19 @@ class OrthogonalOptimizer(SavedOptimizer):
                         drift.check(members, plan.options["seed"])
         self._writes.note()
 
+    def _prepare_all(self, work: Iterable[tuple[Executor, Context]]) -> None:
+        """Prepare the steps, those with sums over processes first: if one refuses, all do."""
+        rounds = self._shared.rounds
+        for executor, context in work:
+            try:
+                executor.prepare(context)
+            except Exception:
+                if not executor.sums:
+                    rounds.refuse()
+                raise
+        if rounds.waiting:
+            rounds.begin()
+
     def _read(self, factors: GivenFactors) -> list[Sequence[Gradient | None]]:
         """The gradients of each group: dense, in factors, or None."""
         if factors:
@@ -158,7 +164,7 @@ class OrthogonalOptimizer(SavedOptimizer):
 
     def _notice_others(self, factors: GivenFactors) -> None:
         """Detect writes of other code to the weights, and other seeds in other processes."""
-        if self._writes.compare() or self._writes.halves:
+        if self._writes.compare() or self._writes.copies:
             moving = {w for p, w in self._weights.items() if p.grad is not None or p in factors}
             self._writes.admit(moving, self.state)
         self._seeds.steps += 1
@@ -198,6 +204,11 @@ class OrthogonalOptimizer(SavedOptimizer):
                 continue
             weight, state = self._weights[p], self.state[p]
             weight.check_shape()
+            if group.get("scale", 1.0) != weight.scale:
+                raise ValueError(
+                    f"`scale` of a weight must stay: {weight.name} has {weight.scale:g}, its group "
+                    f"{group['scale']:g}. Make a new optimiser for another length."
+                )
             weight.move_buffers(state)
             if before is not None and before.draws_otherwise(group):
                 state.pop("samplers", None)

@@ -1,6 +1,7 @@
 """Saved states: packing, checking and unpacking them."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..kernels.natural_factors.dispatch import KEYS
 from ..samplers import Sampler
 from .auto import choice_for
 from .old_states import renewed
-from .options import make_sampler
+from .options import is_fused
 from .packed_samplers import pack_samplers, unpack_samplers
 from .weight import Weight
 
@@ -98,9 +99,19 @@ def unpack(
     samplers: list[str | Sampler] = []
     states: dict[Tensor, dict[str, Any]] = {}
     for group, saved_group in zip(live, groups, strict=True):
+        if saved_group.get("scale") != group.get("scale"):
+            raise ValueError(
+                f"`scale` must be that of the loaded state, {saved_group['scale']:g}: got "
+                f"{group['scale']:g}. Nothing was changed."
+            )
         sampler = group["sampler"]
         if not isinstance(sampler, Sampler):
             sampler = saved_group["sampler"]
+        if not (isinstance(sampler, Sampler) or is_fused(sampler)):
+            raise SamplingError(
+                f"the loaded state was drawn by a sampler of the kind {sampler}, whose settings it "
+                f"does not hold. Nothing was changed; make the optimiser with this sampler."
+            )
         samplers.append(sampler)
         drawn = {**saved_group, "sampler": sampler}
         for p, number in zip(group["params"], saved_group["params"], strict=True):
@@ -191,7 +202,7 @@ def _unpack(saved: dict[str, Any], group: dict[str, Any], weight: Weight) -> dic
                     "Make the optimiser with the options it was saved with."
                 )
             inners = unpack_samplers(value, weight.num_matrices)
-            state[key] = [make_sampler(group["sampler"], size) for _ in inners]
+            state[key] = [deepcopy(group["sampler"]) for _ in inners]
             for sampler, inner in zip(state[key], inners, strict=True):
                 sampler.load_state_dict(inner)
         elif isinstance(value, Tensor):

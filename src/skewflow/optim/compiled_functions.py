@@ -12,6 +12,6 @@ OUTSIDE = (
 
 
 @_disable_dynamo  # torch.compiler.disable would import the compiler with the package
-def outside_the_graph(function: Callable[..., Any], *args: Any) -> Any:
+def outside_the_graph(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function without tracing it, because it reads addresses."""
-    return function(*args)
+    return function(*args, **kwargs)

@@ -139,6 +139,6 @@ def _polish(
             if nearest is None:
                 continue
             weight.p.copy_(nearest)
-            if weight.is_half:
+            if weight.has_master:
                 weight.renew_master(state)
         state["polishes"] = state.get("polishes", 0) + 1

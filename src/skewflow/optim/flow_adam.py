@@ -35,15 +35,16 @@ class FlowAdam(OrthogonalOptimizer):
         eps: Added to the root of the second moment.
         block_size: s; "dense"; or "auto", exact steps, as in `FlowSGD`. A CUDA graph cannot
             capture these: give a size there.
-        sampler: "sweep", "uniform", another name, or a `Sampler`, as in `FlowSGD`.
+        sampler: "sweep", "uniform", or a `Sampler`, as in `FlowSGD`.
         retraction: "auto", "exp", "cayley", or, for dense steps, "polar", as in `FlowSGD`; "auto"
-            is "exp" on CUDA.
+            is "exp".
         maximize: Ascend.
         seed: Seed of every draw.
         check_every: As in `FlowSGD`.
         nonfinite: "raise", or "skip" a parameter whose gradient is not finite.
         foreach: False launches the CUDA kernels once for each parameter.
         gather: Gather sharded weights where needed, as in `FlowSGD`.
+        scale: Length of the columns, as in `FlowSGD`.
         weight_decay: Must be 0, as in `FlowSGD`.
 
     Example:
@@ -69,7 +70,7 @@ class FlowAdam(OrthogonalOptimizer):
         eps: float = 1e-8,
         *,
         block_size: int | Literal["dense", "auto"] = "auto",
-        sampler: str | Sampler = "sweep",
+        sampler: Literal["sweep", "uniform"] | Sampler = "sweep",
         retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
         seed: int = 0,
@@ -77,6 +78,7 @@ class FlowAdam(OrthogonalOptimizer):
         nonfinite: Literal["raise", "skip"] = "raise",
         foreach: bool | None = None,
         gather: bool = False,
+        scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -92,6 +94,7 @@ class FlowAdam(OrthogonalOptimizer):
             "nonfinite": nonfinite,
             "foreach": foreach,
             "gather": gather,
+            "scale": scale,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)

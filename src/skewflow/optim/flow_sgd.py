@@ -36,11 +36,10 @@ class FlowSGD(MomentumOptimizer):
             draw, and each of their steps has the uniform law. At s = 2 "sweep" goes through a
             relabelled round robin: every plane turns once in d - 1 steps (d for odd d), so steps
             depend on one another. "uniform" draws each step independently, as Theorem 5.1 assumes.
-            Larger blocks are drawn independently by both. "round_robin", "relabelled_round_robin",
-            "h_regular", "balanced", "optimal", "heavy_matchings", or a `Sampler`, run on the host.
-            "balanced" has the law of "h_regular", reads only a few entries of $\Omega$ and raises a
-            `BalanceError` if they are not of similar size. "h_regular", "optimal" and
-            "heavy_matchings" read all of $\Omega$.
+            Larger blocks are drawn independently by both. A `Sampler` object,
+            such as ``HRegular(2)``, runs on the host. `Balanced` has the law of `HRegular`, reads
+            only a few entries of $\Omega$ and raises a `BalanceError` if they are not of similar
+            size. `HRegular`, `Optimal` and `HeavyMatchings` read all of $\Omega$.
         num_draws: m draws of a matching for each gradient, with ``block_size=2``: the step is a
             product of m steps of size lr / m, all at the same point. It pays where a gradient costs
             more than many steps, as in evolution strategies: with "sweep" and m = d - 1 one step
@@ -70,6 +69,9 @@ class FlowSGD(MomentumOptimizer):
             window as long as the run differs from it only to second order in the distance
             travelled. A shorter window needs shorter steps: with $\mu = 0.9$ lr times the curvature
             must stay below 0.40 for w = 4, below 2.8 for w = 32, and below 3.8 without a window.
+        scale: c > 0, for weights with $X^\top X = c^2 I$, such as those of
+            ``nn.orthogonal_(weight, scale=c)``. X / c is stepped, in a copy, by $\Omega = GX^\top -
+            XG^\top$. Sharded weights need 1.
         weight_decay: Must be 0: the norm of an orthogonal weight never changes. The option exists
             for groups that other optimisers use, too.
 
@@ -97,7 +99,7 @@ class FlowSGD(MomentumOptimizer):
         *,
         nesterov: bool = False,
         block_size: int | Literal["dense", "auto"] = "auto",
-        sampler: str | Sampler = "sweep",
+        sampler: Literal["sweep", "uniform"] | Sampler = "sweep",
         num_draws: int = 1,
         retraction: Literal["auto", "exp", "cayley", "polar"] = "auto",
         maximize: bool = False,
@@ -107,6 +109,7 @@ class FlowSGD(MomentumOptimizer):
         foreach: bool | None = None,
         gather: bool = False,
         factor_window: int = 4,
+        scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         defaults = {
@@ -124,6 +127,7 @@ class FlowSGD(MomentumOptimizer):
             "foreach": foreach,
             "gather": gather,
             "factor_window": factor_window,
+            "scale": scale,
             "weight_decay": weight_decay,
         }
         super().__init__(params, defaults)

@@ -28,8 +28,8 @@ class ForeignWrites:
         self._celled: list[Weight] = []
         self._cells: list[Any] = []
         self._entries: list[float] = []
-        self.halves: list[Weight] = []
-        """Half precision weights on a CPU, whose masters are compared instead."""
+        self.copies: list[Weight] = []
+        """Weights on a CPU whose masters are compared instead."""
         self.suspects: set[Weight] = set()
         """Weights that other code has written to and that have not been checked since."""
 
@@ -46,7 +46,7 @@ class ForeignWrites:
 
     @torch.no_grad()
     def admit(self, moving: Collection[Weight], states: Mapping[Tensor, dict[str, Any]]) -> None:
-        """Check the suspects among the weights of a step, and half-precision ones against masters.
+        """Check the suspects among the weights of a step, and those with masters against them.
 
         Weights near the manifold are projected. All are checked before one is changed.
 
@@ -61,14 +61,14 @@ class ForeignWrites:
             weight
             for weight in self._weights
             if weight in moving
-            and (weight in self.suspects or weight in self.halves)
-            and (not weight.is_half or weight.is_behind(states[weight.p]))
+            and (weight in self.suspects or weight in self.copies)
+            and (not weight.has_master or weight.is_behind(states[weight.p]))
         ]
         nearest = [(weight, weight.nearest()) for weight in written]
         for weight, point in nearest:
             if point is not None:
                 weight.p.copy_(point)
-            if weight.is_half:
+            if weight.has_master:
                 weight.renew_master(states[weight.p])
         self.suspects.difference_update(moving)
 
@@ -95,7 +95,7 @@ class ForeignWrites:
         self._places = [p.data_ptr() for p in self._params]
         self._counted = [w for w in self._weights if not w.p.is_inference()]
         on_cpu = [w for w in self._weights if w.p.device.type == "cpu"]
-        self.halves = [w for w in on_cpu if w.is_half]
+        self.copies = [w for w in on_cpu if w.has_master]
         self._celled, self._cells = [], []
         for weight in on_cpu:
             p, kind = weight.p, _CELLS.get(weight.p.dtype)

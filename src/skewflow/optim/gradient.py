@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..errors import FactorError, NonFiniteGradientError
 from ..geometry.precision import users_precision
-from ..geometry.retractions import HALVES
 from ..kernels.natural_factors.reference import lengthening
 from ..kernels.rotate_factored.dispatch import FactoredStep, is_decided_on_device
 from ..kernels.update import LARGEST_GRADIENT
@@ -301,7 +300,7 @@ def _joined(weight: Weight, gradient: FactoredGradient) -> Factors:
     if not len(left):  # the gradient of an empty batch is zero, and momentum continues
         return _oriented(weight, *(F.new_zeros(F.shape[1], 1) for F in (left, right)))
     left = gradient.scaled(left)
-    exact = left.dtype == right.dtype == weight.p.dtype and weight.p.dtype not in HALVES
+    exact = left.dtype == right.dtype == weight.p.dtype and not weight.has_master
     if not exact:
         return _oriented(weight, left.mT, right.mT)
     A, B = left.mT[None], right.mT[None]

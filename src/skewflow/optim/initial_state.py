@@ -4,13 +4,14 @@
 zero gradient if the optimiser has no state yet.
 """
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 
 from ..kernels.permutation.reference import make_key, scalar
 from .auto import choice_for
-from .options import is_fused, make_sampler
+from .options import is_fused
 from .weight import Weight
 
 
@@ -22,19 +23,15 @@ def begin_state(state: dict[str, Any], group: dict[str, Any], weight: Weight) ->
         state.setdefault(count, 0)
     choice = choice_for(weight, group)
     if choice.size != "dense" and not is_fused(group["sampler"]):
-        begin_samplers(state, group, weight, choice.size)
+        begin_samplers(state, group, weight)
     if group["nonfinite"] == "skip" and "skipped" not in state:
         state["skipped"] = torch.zeros((), dtype=torch.int64, device=weight.p.device)
 
 
-def begin_samplers(
-    state: dict[str, Any], group: dict[str, Any], weight: Weight, size: int | str
-) -> None:
+def begin_samplers(state: dict[str, Any], group: dict[str, Any], weight: Weight) -> None:
     """Make the samplers of a weight, one for each matrix, and their generator."""
-    assert isinstance(size, int)
-    if "samplers" not in state:
-        made = [make_sampler(group["sampler"], size) for _ in range(weight.num_matrices)]
-        state["samplers"] = made
+    if "samplers" not in state:  # copies, because samplers may have state
+        state["samplers"] = [deepcopy(group["sampler"]) for _ in range(weight.num_matrices)]
     if "generator" not in state:
         state["generator"] = _generator(group["seed"], weight.stream)
 

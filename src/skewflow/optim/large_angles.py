@@ -62,11 +62,12 @@ class LargeAngles:
         if not MOST < angle < float("inf"):
             return
         self._told.add(member.weight.stream)
+        small = float(context.options["lr"]) / angle
         warn(
             f"a step turns a plane of {member.weight.name} by {angle:.3g} radians: blocks of "
             f"{member.choice.size} of its {member.weight.d} rows turn further than exact steps at "
-            f"the same lr. lr={context.update.lr / angle:.2g} turns none by more than one radian; "
-            "the lr of AngleSGD is the angle itself, for blocks of any size.",
+            f"the same lr. lr={small:.2g} turns none by more than one radian; the lr of AngleSGD "
+            "is the angle itself, for blocks of any size.",
             stacklevel=5,
         )
 

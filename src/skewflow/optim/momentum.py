@@ -15,8 +15,9 @@ class MomentumOptimizer(OrthogonalOptimizer):
     r"""Steps along $M \leftarrow \mu M + G$, of gradients or of factors, but not of both."""
 
     def _update(self, group: dict[str, Any]) -> Update:
+        # The gradient of the matrix with columns of length 1 is `scale` times that of the weight.
         return Update(
-            lr=float(group["lr"]),
+            lr=float(group["lr"]) * (1.0 if "angle" in group else group["scale"]),
             seed=group["seed"],
             momentum=group["momentum"],
             nesterov=group["nesterov"],

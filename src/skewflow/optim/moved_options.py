@@ -4,6 +4,16 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
+from ..samplers import (
+    Balanced,
+    HeavyMatchings,
+    HRegular,
+    Optimal,
+    RelabelledRoundRobin,
+    RoundRobin,
+    Sampler,
+)
+
 Init = TypeVar("Init", bound=Callable[..., None])
 
 MOVED = {
@@ -11,6 +21,16 @@ MOVED = {
     "guard_every": "it is `check_every` now",
 }
 """The replacement of an option."""
+
+MOVED_SAMPLERS: dict[str, Callable[[int], Sampler]] = {
+    "round_robin": RoundRobin,
+    "relabelled_round_robin": RelabelledRoundRobin,
+    "h_regular": HRegular,
+    "balanced": Balanced,
+    "optimal": Optimal,
+    "heavy_matchings": lambda s: HeavyMatchings(),
+}
+"""Samplers that once had a name, which drew blocks of the group's size; saved states hold it."""
 
 
 def refuse_moved(names: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..errors import FactorError
+from ..kernels.natural_factors.dispatch import KEYS, begin_moment
 from ..kernels.update import Update
 from .base import OrthogonalOptimizer
 from .moved_options import says_what_moved
@@ -88,4 +89,6 @@ class NaturalSGD(OrthogonalOptimizer):
         )
 
     def _begin_moments(self, group: dict[str, Any], weight: Weight) -> None:
-        """The kernels begin the moment with the first factors."""
+        state = self.state[weight.p]
+        if KEYS[0] not in state:
+            begin_moment(state, weight.matrices(state)[0])

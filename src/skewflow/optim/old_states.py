@@ -3,9 +3,12 @@
 from collections.abc import Collection
 from typing import Any
 
-STATE_VERSION = 6
+from .moved_options import MOVED_SAMPLERS
+
+STATE_VERSION = 7
 """The version of saved states, an entry of their groups. States of version 1 have no such entry; up
-to version 2 the states of samplers are lists; up to version 5 groups have no `gather`."""
+to version 2 the states of samplers are lists; up to version 5 groups have no `gather`, and up to
+version 6 no `scale`."""
 
 NOT_NATURAL = ("momentum", "nesterov", "factor_window")
 """Options of `FlowSGD` that natural steps did not use; `NaturalSGD` takes these steps now."""
@@ -17,6 +20,7 @@ def renewed(group: dict[str, Any], options: Collection[str]) -> dict[str, Any]:
     In version 1 the sampler "uniform" was what "sweep" is now, and groups had no weight decay. Up
     to version 3 `check_every` was `guard_every`, and "exp" stood for "auto" with the block size
     "auto". Natural steps were an option of `FlowSGD`. Up to version 4 there was one draw a step.
+    Samplers on the host had names.
 
     Args:
         group: The saved group.
@@ -30,6 +34,10 @@ def renewed(group: dict[str, Any], options: Collection[str]) -> dict[str, Any]:
         group.pop("natural", None)
     if version < 2 and group.get("sampler") == "uniform":
         group["sampler"] = "sweep"
+    if group.get("sampler") in MOVED_SAMPLERS:
+        size = group["block_size"]
+        named = MOVED_SAMPLERS[group["sampler"]]
+        group["sampler"] = named(size if isinstance(size, int) else 2)
     if version < 4:
         group.setdefault("weight_decay", 0.0)
         if "guard_every" in group:
@@ -40,4 +48,6 @@ def renewed(group: dict[str, Any], options: Collection[str]) -> dict[str, Any]:
         group.setdefault("num_draws", 1)
     if version < 6 and "gather" in options:
         group.setdefault("gather", False)
+    if version < 7 and "scale" in options:
+        group.setdefault("scale", 1.0)
     return group

@@ -2,43 +2,22 @@
 
 import math
 import operator
-from collections.abc import Callable, Collection
-from copy import deepcopy
+from collections.abc import Collection
 from typing import Any
 
 import torch
 
 from .. import _validate
 from ..errors import BlockSizeError
-from ..samplers import (
-    Balanced,
-    HeavyMatchings,
-    HRegular,
-    Optimal,
-    RelabelledRoundRobin,
-    RoundRobin,
-    Sampler,
-    Sparsified,
-)
-from .moved_options import refuse_moved
-
-SAMPLERS: dict[str, Callable[[int], Sampler]] = {
-    "round_robin": lambda s: RoundRobin(block_size=s),
-    "relabelled_round_robin": RelabelledRoundRobin,
-    "h_regular": HRegular,
-    "balanced": Balanced,
-    "optimal": Optimal,
-    "heavy_matchings": lambda s: HeavyMatchings(),
-}
-"""Samplers on the host by name, given the block size."""
+from ..samplers import HeavyMatchings, Sampler, Sparsified
+from .moved_options import MOVED_SAMPLERS, refuse_moved
 
 FUSED_SAMPLERS = ("sweep", "uniform")
-"""Samplers that the kernels draw by themselves."""
-
+"""Samplers that the kernels draw by themselves; those on the host are objects."""
 
 OTHERS_OPTIONS = (
     *("amsgrad", "angle", "betas", "dampening", "eps"),
-    *("factor_window", "gather", "momentum", "nesterov", "num_draws"),
+    *("factor_window", "gather", "momentum", "nesterov", "num_draws", "scale"),
 )
 """Options that only some optimisers of torch or of this package have."""
 
@@ -67,6 +46,8 @@ def check_options(group: dict[str, Any]) -> None:
     _validate.one_of(group["retraction"], ("auto", "exp", "cayley", "polar"), "retraction")
     if "angle" in group:
         _validate.one_of(group["angle"], ("rms", "spectral"), "angle")
+    if not _number(group.get("scale", 1.0), "scale") > 0:
+        raise ValueError(f"`scale` must be above 0, the length of a column: got {group['scale']}.")
     _refuse_weight_decay(group)
     _check_block_size(group)
     _check_sampler(group)
@@ -160,14 +141,25 @@ def _check_sampler(group: dict[str, Any]) -> None:
                 f"which draws blocks of {own}. Leave `block_size` out, or set it to {own!r}."
             )
     else:
-        _validate.one_of(sampler, (*FUSED_SAMPLERS, *sorted(SAMPLERS)), "sampler")
+        _check_name(sampler, size)
     if size == "dense" and sampler != "sweep":
         raise ValueError(
             f"`sampler` draws blocks, and exact steps have none: got block_size={size!r} and "
             f"sampler={sampler!r}. Leave `sampler` out, or give a block size."
         )
-    if sampler == "heavy_matchings" and size not in (2, "auto"):
-        raise BlockSizeError(f"heavy matchings have block_size=2: got {size!r}.")
+
+
+def _check_name(sampler: Any, size: int | str) -> None:
+    if isinstance(sampler, str) and sampler in FUSED_SAMPLERS:
+        return
+    way_out = "make one, as samplers.HRegular(2)"
+    if isinstance(sampler, str) and sampler in MOVED_SAMPLERS:
+        known = MOVED_SAMPLERS[sampler](size if isinstance(size, int) else 2)
+        way_out = f"use samplers.{type(known).__name__}, as in sampler={known!r}"
+    raise ValueError(
+        f"`sampler` must be 'sweep', 'uniform', or a `Sampler`: got {sampler!r}. Names are for "
+        f"what the kernels draw; {way_out}."
+    )
 
 
 def _check_draws(group: dict[str, Any]) -> None:
@@ -250,8 +242,3 @@ def block_size_for(block_size: int | str, d: int) -> int | str:
     An integer is an upper limit: matrices with fewer rows are stepped exactly.
     """
     return block_size if isinstance(block_size, int) and block_size < d else "dense"
-
-
-def make_sampler(sampler: str | Sampler, block_size: int) -> Sampler:
-    """A sampler for one matrix; an object is copied, since samplers may have state."""
-    return deepcopy(sampler) if isinstance(sampler, Sampler) else SAMPLERS[sampler](block_size)

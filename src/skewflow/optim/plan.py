@@ -37,7 +37,7 @@ EXECUTORS = (
 
 SWITCHES = (
     "nesterov", "maximize", "block_size", "sampler", "retraction", "seed", "nonfinite", "natural",
-    "foreach", "angle", "num_draws", "gather",
+    "foreach", "angle", "num_draws", "gather", "scale",
 )  # fmt: skip
 """Options that a plan is made for; the others are numbers that a step takes."""
 

@@ -43,7 +43,7 @@ def admitted_again(
         check_kind(p, weight.name)
         if hasattr(old, "orthogonal_layout"):
             p.orthogonal_layout = old.orthogonal_layout
-        found[p] = weight_of(p, weight.name, weight.stream, weight.present_until)
+        found[p] = weight_of(p, weight.name, weight.stream, weight.present_until, weight.scale)
         choice_for(found[p], group)
         found[p].check()
     return found

@@ -67,7 +67,7 @@ class SavedOptimizer(torch.optim.Optimizer, ABC):
         admitted = {}
         for p, name in zip(group["params"], names, strict=True):
             check_kind(p, name)
-            weight = weight_of(p, name, stream, self._shared.clock.done)
+            weight = weight_of(p, name, stream, self._shared.clock.done, group.get("scale", 1.0))
             choice_for(weight, group)
             weight.check()
             admitted[p] = weight
@@ -162,4 +162,4 @@ class SavedOptimizer(torch.optim.Optimizer, ABC):
         for weight in self._weights.values():
             weight.present_until = loaded.steps
         # Whoever loads the weights may do so before or after: their masters are compared.
-        self._writes.suspects.update(w for w in self._weights.values() if w.is_half)
+        self._writes.suspects.update(w for w in self._weights.values() if w.has_master)

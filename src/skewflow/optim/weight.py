@@ -40,6 +40,7 @@ class Weight:
         view: How it is seen as (n, d, k).
         stream: Number of its first matrix among all matrices of the optimiser.
         present_until: Step of the optimiser up to which the steps without this weight are counted.
+        scale: c, if its columns have the length c: then its master over c is stepped.
     """
 
     p: Tensor
@@ -47,6 +48,7 @@ class Weight:
     view: MatrixView
     stream: int
     present_until: int = 0
+    scale: float = 1.0
     is_sharded: ClassVar[bool] = False
     """Whether each process has only a part of it."""
 
@@ -62,12 +64,17 @@ class Weight:
 
     @property
     def is_half(self) -> bool:
-        """Whether it is stepped through a float32 master."""
+        """Whether its master has float32."""
         return self.p.dtype in HALVES
 
+    @property
+    def has_master(self) -> bool:
+        """Whether it is stepped through a master: orthonormal columns, of float32 for a half."""
+        return self.is_half or self.scale != 1
+
     def points(self, state: dict[str, Any]) -> Tensor:
-        """The tensor that is stepped: the parameter, or its float32 master."""
-        if not self.is_half:
+        """The tensor that is stepped: the parameter, or its master."""
+        if not self.has_master:
             state.pop("master", None)  # of a model that was cast to more digits
             return self.p
         if "master" not in state:
@@ -111,7 +118,16 @@ class Weight:
         if X.untyped_storage().data_ptr() != stepped.untyped_storage().data_ptr():
             stepped.copy_(self.view.restore(X))  # the memory has no such view
         if stepped is not self.p:
-            self.p.copy_(stepped)
+            self.p.copy_(self.of_master(stepped))
+
+    def of_master(self, master: Tensor) -> Tensor:
+        """The values of the parameter that belong to a master."""
+        return (master if self.scale == 1 else master * self.scale).to(self.p.dtype)
+
+    def seen(self) -> Float[Tensor, "n d k"]:
+        """The parameter as matrices whose columns should have the length 1."""
+        X = self.view(self.p.detach())
+        return X if self.scale == 1 else X / self.scale
 
     def move_buffers(self, state: dict[str, Any]) -> None:
         """Bring momentum and second moments to the dtype and the device of the points."""
@@ -122,15 +138,15 @@ class Weight:
 
     def renew_master(self, state: dict[str, Any]) -> None:
         """Start the master at the orthogonal matrices nearest to the rounded weight."""
-        nearest = _nearest(self.view(self.p.detach()).float())
+        seen = self.seen()
+        nearest = _nearest(seen.float() if self.is_half else seen)
         state["master"] = self.view.restore(nearest).clone(memory_format=torch.preserve_format)
 
     def is_behind(self, state: dict[str, Any]) -> bool:
-        """Whether a half-precision weight differs from its master; waits for the device."""
-        if not self.is_half or "master" not in state:
+        """Whether a weight differs from its master; waits for the device."""
+        if not self.has_master or "master" not in state:
             return False
-        master: Tensor = state["master"]
-        return not torch.equal(self.p.detach(), master.to(self.p.dtype))
+        return not torch.equal(self.p.detach(), self.of_master(state["master"]))
 
     def nearest(self) -> Tensor | None:
         """The orthogonal weight nearest to what other code wrote; None if that is orthogonal.
@@ -139,7 +155,7 @@ class Weight:
             NotOnManifoldError: If it is too far away to be meant.
         """
         self.check_shape()
-        X = self.view(self.p.detach())
+        X = self.seen()
         if bool(torch.isfinite(X).all()):
             if check_stiefel(X):
                 return None
@@ -154,7 +170,7 @@ class Weight:
                     stacklevel=2,
                 )
             if off <= NEAR:
-                return self.view.restore(_nearest(X).to(self.p.dtype))
+                return self.of_master(self.view.restore(_nearest(X)))
             what = f"a singular value is {off:.1e} from 1, where {NEAR} is the most"
         else:
             what = "it holds NaN or infinity"
@@ -193,12 +209,13 @@ class Weight:
                 "is nothing to rotate. Give it to another optimiser."
             )
         _validate.matrix(self.p.detach().reshape(self.view.shape[0], -1), self.name)
-        X = self.view(self.p.detach())
+        X = self.seen()
         check = check_stiefel(X)
         if check:
             return
+        of = "on it" if self.scale == 1 else f"with scale={self.scale:g} on it"
         way_out = (
-            "To start from a random orthogonal weight call `skewflow.nn.orthogonal_` on it before "
+            f"To start from a random orthogonal weight call `skewflow.nn.orthogonal_` {of} before "
             "the optimiser is made."
         )
         if X.dtype == torch.float64 and check_stiefel(X.float()):
@@ -207,8 +224,8 @@ class Weight:
                 "`skewflow.nn.project_` on it, or cast the model before `orthogonal_`."
             )
         raise NotOnManifoldError(
-            f"{self.name} of shape {tuple(self.p.shape)} must be orthogonal to begin with. "
-            f"{check.reason} {way_out}"
+            f"{self.name} of shape {tuple(self.p.shape)}{_over(self.scale)} must be orthogonal to "
+            f"begin with. {check.reason} {way_out}"
         )
 
 
@@ -224,13 +241,22 @@ def _nearest(X: Float[Tensor, "n d k"]) -> Float[Tensor, "n d k"]:
     return Y
 
 
-def weight_of(p: Tensor, name: str, stream: int, present_until: int) -> Weight:
+def _over(scale: float) -> str:
+    return "" if scale == 1 else f" over its scale {scale:g}"
+
+
+def weight_of(p: Tensor, name: str, stream: int, present_until: int, scale: float = 1.0) -> Weight:
     """The weight of a parameter; see `Weight`."""
     if _is_dtensor(p):
+        if scale != 1:
+            raise ValueError(
+                f"`scale` must be 1 for a sharded weight: got {scale:g} for {name}. Multiply in "
+                "the forward pass instead."
+            )
         from .sharded.weight import ShardedWeight  # torch's DTensor, on use
 
         return ShardedWeight.of(p, name, stream, present_until)  # type: ignore[arg-type]
-    return Weight(p, name, MatrixView.of(p, name), stream, present_until)
+    return Weight(p, name, MatrixView.of(p, name), stream, present_until, scale)
 
 
 def check_admitted(params: Iterable[Tensor], weights: Collection[Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Checks of symmetric matrices and weighted graphs at the public edge."""
 
 import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -33,17 +34,17 @@ def scale(largest: float, name: str) -> None:
         )
 
 
-def accuracy(tol: Any) -> None:
-    """Check the relative gap at which a solver stops."""
-    if isinstance(tol, (str, bytes, complex)) or tol is None or not 0 < tol < math.inf:
-        raise ValueError(f"`tol` must be a positive number: got {tol!r}. Use e.g. 1e-6.")
+def positive(value: Any, name: str, example: str) -> None:
+    """Check that a value, such as a tolerance, is a positive finite number."""
+    if not isinstance(value, Real) or not 0 < float(value) < math.inf:
+        raise ValueError(f"`{name}` must be a positive number: got {value!r}. Use e.g. {example}.")
 
 
-def limit(value: Any, name: str) -> None:
-    """Check that a largest number of steps is a whole number of at least 0."""
+def limit(value: Any, name: str, least: int = 0) -> None:
+    """Check that a number, such as one of steps, is whole and at least `least`."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < 0:
-        raise ValueError(f"`{name}` must be a whole number of at least 0: got {value!r}.")
+    if not whole or value < least:
+        raise ValueError(f"`{name}` must be a whole number of at least {least}: got {value!r}.")
 
 
 def symmetric(A: Any, name: str) -> Any:

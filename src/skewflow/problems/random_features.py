@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ..geometry import haar
+from ._matrices import limit, positive
 
 Array = NDArray[Any]
 
@@ -100,16 +101,11 @@ class OrthogonalRandomFeatures(
         return features
 
     def _check(self) -> None:
-        if not 0 < self.gamma < math.inf:
-            raise ValueError(f"`gamma` must be positive and finite: got {self.gamma!r}.")
-        for name, least in (("n_components", 1), ("matchings", 0), ("block_size", 2)):
-            value = getattr(self, name)
-            if name == "matchings" and value is None:
-                continue
-            if not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(
-                    f"`{name}` must be a whole number of at least {least}: got {value!r}."
-                )
+        positive(self.gamma, "gamma", "1.0")
+        limit(self.n_components, "n_components", 1)
+        limit(self.block_size, "block_size", 2)
+        if self.matchings is not None:
+            limit(self.matchings, "matchings")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -31,10 +31,7 @@ has a probability of exp(-40)."""
 MOST_TRIALS = 2**16
 """Largest number of edges that one attempt tries; usually it is four times the expected number."""
 
-WAY_OUT = (
-    'Lower alpha or beta, or use HRegular (sampler="h_regular"), which reads all of Omega and '
-    "needs no balance."
-)
+WAY_OUT = "Lower alpha or beta, or use HRegular, which reads all of Omega and needs no balance."
 """The last sentence of the error messages about balance."""
 
 CHUNK = 64

@@ -101,14 +101,10 @@ class _RoundRobin(Family):
         return self.d - 1 if self.d % 2 == 0 else self.d
 
     def __getitem__(self, r: int) -> Partition:
-        n = len(self)  # rows 0..n-1 form a circle; for even d, row d-1 is its centre
-        if not 0 <= r < n:
-            raise IndexError(f"`r` must lie in 0..{n - 1}: got {r}.")
-        step = torch.arange(1, (n - 1) // 2 + 1)
-        pairs = torch.stack([(r + step) % n, (r - step) % n], dim=-1).sort(-1).values
-        if self.d % 2:
-            return Partition((pairs, torch.tensor([[r]])))
-        return Partition((torch.cat([pairs, torch.tensor([[r, self.d - 1]])]),))
+        if not 0 <= r < len(self):
+            raise IndexError(f"`r` must lie in 0..{len(self) - 1}: got {r}.")
+        pairs = circle(self.d, torch.tensor([r]))[0]
+        return Partition((pairs, torch.tensor([[r]])) if self.d % 2 else (pairs,))
 
 
 class _AffineLines(Family):
@@ -139,6 +135,22 @@ class _AffineLines(Family):
         t = torch.arange(q)[None, :, None]
         lines = (start[:, None, :] + t * direction) % q  # (d/q, q, n)
         return Partition(((lines * place).sum(-1).sort(-1).values,))
+
+
+def circle(d: int, r: Int[Tensor, "n"]) -> Int[Tensor, "n m 2"]:
+    """The edges of these matchings of the circle method, all at once, on the device of `r`.
+
+    Example:
+        >>> circle(4, torch.arange(3)).tolist()
+        [[[1, 2], [0, 3]], [[0, 2], [1, 3]], [[0, 1], [2, 3]]]
+    """
+    n = d - 1 if d % 2 == 0 else d  # rows 0..n-1 form a circle; for even d, row d-1 is its centre
+    step, r = torch.arange(1, (n - 1) // 2 + 1, device=r.device), r[:, None]
+    pairs = torch.stack([(r + step) % n, (r - step) % n], dim=-1).sort(-1).values
+    if d % 2:
+        return pairs
+    centre = torch.stack([r, torch.full_like(r, d - 1)], dim=-1)
+    return torch.cat([pairs, centre], dim=1)
 
 
 def round_robin(d: int) -> Family:

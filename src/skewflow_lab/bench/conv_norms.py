@@ -190,7 +190,7 @@ def _train(layer: nn.Conv2d, steps: int) -> float:
         weights, free = split_parameters(net)
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Adam([p for _, p in free], lr=1e-2),
-        *([FlowAdam(weights, lr=1e-2)] if weights else []),
+        *([FlowAdam(weights, lr=1e-2, block_size="dense", retraction="polar")] if weights else []),
     ]
     for step in range(steps):
         x, y = train.batch(64, spawn(0, "batch", step))

@@ -165,7 +165,11 @@ def _train(model: nn.Sequential, images: Images, steps: int, seed: int) -> None:
     weights, free = split_parameters(model) if marked else ([], list(model.named_parameters()))
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.Adam([p for _, p in free], lr=3e-3),
-        *([FlowAdam(weights, lr=3e-3, seed=seed)] if weights else []),
+        *(
+            [FlowAdam(weights, lr=3e-3, block_size="dense", retraction="polar", seed=seed)]
+            if weights
+            else []
+        ),
     ]
     schedules = [
         torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) for optimizer in optimizers

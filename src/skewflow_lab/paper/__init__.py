@@ -6,11 +6,12 @@ from ..runs.experiment import Experiment
 from .cifar.experiment import Cifar
 from .convergence.experiment import Convergence
 from .haar.experiment import Haar
-from .isomorphism import Isomorphism
+from .isomorphism.experiment import Isomorphism
 from .max_cut.experiment import MaxCutGset
-from .metric_learning import MetricLearning
+from .metric_learning.experiment import MetricLearning
 from .mnist.experiment import Mnist
 from .numerics import Numerics
+from .ode.experiment import Ode
 from .qaplib import Qaplib
 from .random_features import RandomFeatures
 from .rho import Rho
@@ -37,6 +38,7 @@ EXPERIMENTS: dict[str, Experiment[Any]] = {
         RL(),
         Rnn(),
         Vae(),
+        Ode(),
         Qaplib(),
         Isomorphism(),
         MetricLearning(),

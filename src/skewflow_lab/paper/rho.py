@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from skewflow.samplers import HRegular
+
 from ..data import SOURCES, Digits, default_images, load_images
 from ..measure import balance
 from ..models.mlp import OrthogonalMLP, Training
@@ -66,7 +68,7 @@ class Rho(Experiment[RhoConfig]):
             batch=config.batch,
             seed=seed,
             block_size=2,
-            sampler="h_regular",
+            sampler=HRegular(2),
         )
         rows: list[dict[str, Any]] = []
         if (state := run.load(cell)) is not None:

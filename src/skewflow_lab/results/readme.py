@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .page import anchor
-from .records import Recorded
-from .sections import BENCH, sections
+from .records import BENCH, Recorded
+from .sections import sections
 from .tables import Rows, number, tables
 
 BEGIN, END = "<!-- written by `skewflow results` -->", "<!-- to here -->"

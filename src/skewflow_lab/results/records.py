@@ -10,6 +10,9 @@ from typing import Any
 
 from ..runs.code import changed
 
+BENCH = "bench"
+"""The folder of the benchmarks' records, relative to the folder of all results."""
+
 
 @dataclass(frozen=True)
 class Recorded:

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from .records import Recorded
+from .records import BENCH, Recorded
+from .sections_of_layers import layers
 
-BENCH = "bench"
-"""The folder of the benchmarks' records, relative to the folder of all results."""
 STEPS = (
     "case",
     "SGD",
@@ -207,15 +206,7 @@ def sections(results: Path) -> list[Recorded]:
             "smallest learning rate of vanilla and ortinit, and at the smallest scale of s = 2: "
             "smaller ones may do better.",
         ),
-        at(
-            f"{BENCH}/givens_layer.json",
-            "A layer of Givens rotations beside other orthogonal layers",
-            "nn",
-            command="OMP_NUM_THREADS=1 skewflow bench givens-layer --rounds 5 --steps 300 --save",
-            note="`costs`: a forward and a backward pass on one thread of a busy machine, and the "
-            "most memory held at once. "
-            "`accuracy`: two square layers and a readout on halved images, three seeds.",
-        ),
+        *layers(at),
         at("mnist", "A two-layer network on MNIST", "nn", figure="mnist/figures/mnist.png"),
         at(
             "rnn/h200",
@@ -319,9 +310,8 @@ def sections(results: Path) -> list[Recorded]:
             "Metric learning",
             "problems",
             figure="metric-learning/figures/metric-learning.png",
-            note="Errors in percent, seconds of a fit. On MNIST `NeighborhoodComponentsAnalysis` "
-            "trains on 4,000 of the images, because its matrices are quadratic in their number. "
-            "metric-learn's LMNN is missing: it does not work with scikit-learn 1.9.",
+            note="Errors in percent, seconds of a fit. On MNIST rivals whose matrices are "
+            "quadratic in the number of images train on 4,000 of them.",
         ),
         at(
             "random-features",
@@ -337,13 +327,20 @@ def sections(results: Path) -> list[Recorded]:
             note="The final loss of each candidate at its best rate; `plane` is FlowAdam's.",
         ),
         at(
+            f"{BENCH}/sharded.json",
+            "Sharded steps on two cores",
+            "optim",
+            command="skewflow bench sharded --save",
+            note="`rows`: times for all four weights, on cores that other programs share. `model`: "
+            "the cost on 64 GPUs [in theory](how-to/shard-weights.md#the-cost-on-64-gpus).",
+        ),
+        at(
             f"{BENCH}/results.csv",
             "Edge completion, recurrences by hand, and two processes on two cores",
             "optim",
             command="skewflow bench edge-completion --save\nskewflow bench recurrence --save\n"
             "skewflow bench processes --save",
-            note="The two processes had real-time priority, beside other programs. Where torch has "
-            "several threads, a polish of a small matrix starts them, and waits for a busy core.",
+            note="The two processes had real-time priority, beside other programs.",
             columns={"results": ("benchmark", "case", "unit", "p20", "p50", "p80", "commit")},
         ),
     ]

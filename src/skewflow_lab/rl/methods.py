@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from skewflow.geometry import project
 from skewflow.optim import FlowSGD
+from skewflow.samplers import HRegular
 
 from .policies import affine_params, recurrent_params
 from .tasks import make
@@ -140,7 +141,7 @@ def make_flow(
     if method == "exact-ortRNN":
         return FlowSGD(named, lr, momentum, block_size="dense", seed=seed)
     if method == "stoch-ortRNN":
-        return FlowSGD(named, lr, momentum, block_size=2, sampler="h_regular", seed=seed)
+        return FlowSGD(named, lr, momentum, block_size=2, sampler=HRegular(2), seed=seed)
     if method == "stoch-uniform-ortRNN":
         return FlowSGD(named, lr, momentum, block_size=2, sampler="uniform", seed=seed)
     return FlowSGD(named, lr, momentum, block_size=2, num_draws=num_draws, seed=seed)

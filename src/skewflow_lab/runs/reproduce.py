@@ -118,13 +118,13 @@ def _work(
                 for cell, result, clocks in finished:
                     run.finish(cell, result, clocks)
                     bar.update(task, advance=1)
-            run.sort_metrics()
         else:
             for number, cell in enumerate(cells):
                 bar.update(task, description=f"{experiment.name} {cell}", completed=number)
                 run.on_progress = partial(_advance, bar, task, number)
                 if run.result(cell) is None:
                     run.finish(cell, experiment.run_cell(config, cell, run))
+        run.sort_metrics()  # cells that ran in several processes ended in another order
         bar.update(task, description=experiment.name, completed=len(cells))
     # Results are read from the files, so that an unbroken run gives the same as a resumed one.
     done = {cell: found for cell in cells if (found := run.result(cell)) is not None}

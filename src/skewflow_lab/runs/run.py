@@ -62,6 +62,11 @@ class Run:
     def __init__(self, folder: Path, cells: Sequence[str]) -> None:
         for cell in cells:
             check_name("a cell", cell)
+        if not cells:
+            raise RunError(
+                "a run must have at least one cell: got none. Give every option that takes several "
+                "values at least one."
+            )
         if len(set(cells)) != len(cells):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
             raise RunError(

@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from torch import distributed
 
 from skewflow_lab.bench import (
     edge_completion,
@@ -14,6 +15,7 @@ from skewflow_lab.bench import (
     recurrence,
     rollouts,
     second_moment,
+    sharded,
     two_commits,
     which_end,
 )
@@ -57,6 +59,21 @@ def test_two_processes_step_at_once(saved, monkeypatch):
     processes.processes(rounds=1, save=True)
     single, together = rows_of(saved)
     assert float(single["p50"]) > 0 and float(together["p50"]) > 0
+
+
+@pytest.mark.skipif(not distributed.is_gloo_available(), reason="torch was built without gloo")
+def test_the_bytes_of_sharded_steps_are_those_of_the_model(saved, monkeypatch):
+    monkeypatch.setattr(sharded, "GPUS", 2)
+    monkeypatch.setattr(sharded, "ROWS", 32)
+    sharded.sharded(d=32, processes=(2,), rounds=1, save=True)
+    found = json.loads((saved / "sharded.json").read_text())
+    counted = {(row["step"], row["shape"][0]): row for row in found["rows"]}
+    for row in found["model"][:-1]:
+        seen = counted[row["step"], 32]["kB sent for a weight"]
+        assert seen == pytest.approx(row["kB sent by a GPU"])
+    gathered = counted["exact, gathered", 32]["kB sent for a weight"]
+    assert gathered == pytest.approx(1.5 * found["model"][-1]["kB sent by a GPU"], rel=0.01)
+    assert counted["exact", 128]["collectives"] == 3 and found["environment"]["commit"]
 
 
 def test_factored_steps_are_timed_against_dense_ones(saved, monkeypatch):

@@ -7,7 +7,8 @@ import pytest
 from skewflow_lab.results.figure import draw
 from skewflow_lab.results.page import page
 from skewflow_lab.results.readme import BEGIN, END, ROWS, replaced
-from skewflow_lab.results.sections import BENCH, sections
+from skewflow_lab.results.records import BENCH
+from skewflow_lab.results.sections import sections
 from skewflow_lab.runs.files import ROOT
 
 RESULTS, PAGE, README = ROOT / "results", ROOT / "docs" / "results.md", ROOT / "README.md"

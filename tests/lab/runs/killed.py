@@ -1,8 +1,9 @@
 """Start a run over and over, kill it with signal 9 each time, then let it end. Run as a script.
 
-Arguments: folder, seed, experiment, its settings as JSON, the seconds that a start may live.
+Arguments: folder, seeds as JSON, experiment, its settings as JSON, the seconds that a start may
+live. The run of each seed is in the folder of its number.
 
-Importing torch takes seconds, so it is imported once and every start is a fork.
+Imports take seconds, so a first run makes them all, and every other one is a fork.
 """
 
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from lab.runs.walk import Walk
+from lab.runs.walk import Walk, WalkConfig
 from skewflow_lab.paper import EXPERIMENTS
 from skewflow_lab.runs.reproduce import execute
 
@@ -49,11 +50,8 @@ def die_at_write(number, before):
     os.replace = counted
 
 
-def main(out, seed, name, settings, seconds):
-    experiment = {**EXPERIMENTS, "walk": Walk()}[name]
-    listed = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
-    config = replace(experiment.presets["quick"], **listed)
-    run = partial(start, experiment, config, out)
+def kill_often(run, seed, seconds):
+    """Kill a run ten times, and let it end: how often it was killed."""
     rng = random.Random(seed)
     kills = 0
     for n in range(10):
@@ -66,10 +64,20 @@ def main(out, seed, name, settings, seconds):
         _, status = os.waitpid(pid, 0)
         kills += os.WIFSIGNALED(status)
     _, status = os.waitpid(run(), 0)
-    print(kills)
-    return os.waitstatus_to_exitcode(status)
+    assert status == 0
+    return kills
+
+
+def main(folder, seeds, name, settings, seconds):
+    torch.set_num_threads(1)
+    experiment = {**EXPERIMENTS, "walk": Walk()}[name]
+    listed = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
+    config = replace(experiment.presets["quick"], **listed)
+    execute(Walk(), WalkConfig(), out=folder / "first", console=Console(quiet=True))
+    for seed in seeds:
+        print(kill_often(partial(start, experiment, config, folder / str(seed)), seed, seconds))
 
 
 if __name__ == "__main__":
-    folder, seed, name, settings, seconds = sys.argv[1:]
-    sys.exit(main(Path(folder), int(seed), name, json.loads(settings), float(seconds)))
+    folder, seeds, name, settings, seconds = sys.argv[1:]
+    main(Path(folder), json.loads(seeds), name, json.loads(settings), float(seconds))

@@ -12,50 +12,11 @@ import pytest
 from rich.console import Console
 
 from lab.runs.test_run import results
-from lab.runs.walk import Walk, WalkConfig
+from lab.runs.walk import Dying, Failing, Walk, WalkConfig, Walks
 from skewflow_lab.runs.files import RunError
 from skewflow_lab.runs.reproduce import execute
 
 QUIET = Console(quiet=True)
-
-
-class Walks(Walk):
-    """Its cells may run at the same time."""
-
-    independent = True
-
-
-class Failing(Walks):
-    """One cell raises."""
-
-    def run_cell(self, config, cell, run):
-        if cell == "cell-1,seed-0":
-            raise RunError("this cell fails.")
-        return super().run_cell(config, cell, run)
-
-
-class Dying(Walks):
-    """One cell ends its process."""
-
-    def run_cell(self, config, cell, run):
-        if cell == "cell-1,seed-0":
-            os._exit(3)
-        return super().run_cell(config, cell, run)
-
-
-class Slow(Walks):
-    """Every chunk takes a while."""
-
-    def run_cell(self, config, cell, run):
-        save = run.save
-
-        def slowly(cell, state):
-            save(cell, state)
-            (run.folder / f"{cell}.pid").write_text(str(os.getpid()))
-            time.sleep(0.2)
-
-        run.save = slowly
-        return super().run_cell(config, cell, run)
 
 
 def test_two_processes_leave_the_bytes_of_one(tmp_path):
@@ -70,20 +31,21 @@ def test_two_processes_leave_the_bytes_of_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "experiment, said", [(Failing, "this cell fails"), (Dying, "one of 2 died")]
+    "experiment, said, then", [(Failing, "this cell fails", 1), (Dying, "one of 2 died", 2)]
 )
-def test_a_run_whose_process_fails_goes_on_to_the_same_bytes(tmp_path, experiment, said):
+def test_a_run_whose_process_fails_goes_on_to_the_same_bytes(tmp_path, experiment, said, then):
     expected = results(execute(Walks(), WalkConfig(), out=tmp_path / "whole", console=QUIET))
     with pytest.raises(RunError, match=said):
         execute(experiment(), WalkConfig(), out=tmp_path, processes=2, console=QUIET)
-    folder = execute(Walks(), WalkConfig(), out=tmp_path, resume=True, processes=2, console=QUIET)
+    options = {"out": tmp_path, "processes": then, "console": QUIET}
+    folder = execute(Walks(), WalkConfig(), resume=True, **options)
     assert results(folder) == expected
 
 
 def test_processes_end_with_a_parent_that_is_killed(tmp_path):
     code = (
         "from pathlib import Path; from rich.console import Console\n"
-        "from lab.runs.test_processes import Slow, WalkConfig; "
+        "from lab.runs.walk import Slow, WalkConfig; "
         "from skewflow_lab.runs.reproduce import execute\n"
         f"execute(Slow(), WalkConfig(chunks=200), out=Path({str(tmp_path)!r}), processes=2, "
         "console=Console(quiet=True))"

@@ -80,13 +80,15 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path, wal
 @pytest.mark.parametrize(
     "words, text",
     [
-        (("--num-samples", 0), "sizes >= 1: got (0,)"),
-        (("--d", 1), "sum to d=1"),
-        (("--block-sizes", 2, 2), "got 's=2' twice"),
+        (("haar", "--num-samples", 0), "sizes >= 1: got (0,)"),
+        (("haar", "--d", 1), "sum to d=1"),
+        (("haar", "--block-sizes", 2, 2), "got 's=2' twice"),
+        (("table1", "--rounds", 0), "--rounds must be at least 1: got 0."),
+        (("table1", "--settings"), "at least one cell: got none."),
     ],
 )
 def test_settings_that_the_library_refuses_are_errors(monkeypatch, capsys, tmp_path, words, text):
-    status, out, err = call(monkeypatch, capsys, "reproduce", "haar", "--out", tmp_path, *words)
+    status, out, err = call(monkeypatch, capsys, "reproduce", *words, "--out", tmp_path)
     assert status == 1 and not out
     *_, message = err.partition("error: ")
     assert text in " ".join(message.split())

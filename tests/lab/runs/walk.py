@@ -1,10 +1,13 @@
 """A small experiment for the tests of the frame: random walks with states inside the cells."""
 
+import os
+import time
 from dataclasses import dataclass
 
 import torch
 
 from skewflow_lab.runs.experiment import Experiment, Figure, Table
+from skewflow_lab.runs.files import RunError
 from skewflow_lab.runs.seeds import spawn
 
 
@@ -52,3 +55,42 @@ class Walk(Experiment[WalkConfig]):
     def figures(self, results):
         draw = lambda canvas: canvas.subplots().plot(results["norms"])  # noqa: E731
         return [Figure("walk", "The ends.", draw)]
+
+
+class Walks(Walk):
+    """Its cells may run at the same time."""
+
+    independent = True
+
+
+class Failing(Walks):
+    """One cell raises."""
+
+    def run_cell(self, config, cell, run):
+        if cell == "cell-1,seed-0":
+            raise RunError("this cell fails.")
+        return super().run_cell(config, cell, run)
+
+
+class Dying(Walks):
+    """One cell ends its process."""
+
+    def run_cell(self, config, cell, run):
+        if cell == "cell-1,seed-0":
+            os._exit(3)
+        return super().run_cell(config, cell, run)
+
+
+class Slow(Walks):
+    """Every chunk takes a while."""
+
+    def run_cell(self, config, cell, run):
+        save = run.save
+
+        def slowly(cell, state):
+            save(cell, state)
+            (run.folder / f"{cell}.pid").write_text(str(os.getpid()))
+            time.sleep(0.2)
+
+        run.save = slowly
+        return super().run_cell(config, cell, run)

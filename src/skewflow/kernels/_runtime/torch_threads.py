@@ -1,4 +1,4 @@
-"""Torch's threads during the checks of a step: one for small matrices, and in a forked process."""
+"""Torch's threads: one for checks of small matrices, and for whole steps in a forked process."""
 
 import os
 from collections.abc import Iterator
@@ -30,15 +30,13 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 def few_threads(work: int) -> Iterator[None]:
     """Let torch use one thread where `work` entries are too few for two.
 
-    It is one in a forked process, too: torch's threads are not there, and it would wait for them.
-
     Example:
         >>> with few_threads(64 * 64):
         ...     torch.get_num_threads()
         1
     """
     before = torch.get_num_threads()
-    if before == 1 or (work >= 2 * GRAIN and not Process.forked):
+    if before == 1 or work >= 2 * GRAIN:
         yield
         return
     torch.set_num_threads(1)

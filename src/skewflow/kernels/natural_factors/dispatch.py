@@ -78,15 +78,20 @@ def _check_capture(X: Tensor, rank: int, what: str) -> None:
         )
 
 
+def begin_moment(state: dict[str, Any], X: Float[Tensor, "n d k"]) -> None:
+    """Add to a state the moment of no factors: its inverse, its numbers, a vector."""
+    n, _, k = X.shape
+    kind: Any = {"dtype": X.dtype, "device": X.device}
+    with torch.inference_mode(False):  # later steps may write to it outside of that mode
+        inverse = torch.eye(k, **kind).repeat(n, 1, 1)
+        numbers, v = torch.zeros(2, n, 1, 1, **kind), torch.full((n, k, 1), k**-0.5, **kind)
+    state.update(zip(KEYS, (inverse, numbers, v), strict=True))
+
+
 def _memory(state: dict[str, Any], X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The state of the moment: its inverse, its numbers, a vector; empty at first."""
+    """The moment in a state, in the dtype and on the device of the points."""
     if KEYS[0] not in state:
-        n, _, k = X.shape
-        kind: Any = {"dtype": X.dtype, "device": X.device}
-        with torch.inference_mode(False):  # later steps may write to it outside of that mode
-            inverse = torch.eye(k, **kind).repeat(n, 1, 1)
-            numbers, v = torch.zeros(2, n, 1, 1, **kind), torch.full((n, k, 1), k**-0.5, **kind)
-        state.update(zip(KEYS, (inverse, numbers, v), strict=True))
+        begin_moment(state, X)
     for key in KEYS:  # the parameter may have been moved
         if state[key].dtype != X.dtype or state[key].device != X.device:
             with torch.inference_mode(False):

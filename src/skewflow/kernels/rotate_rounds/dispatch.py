@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ...errors import DtypeError
 from .._runtime.devices import on
 from . import reference
 
@@ -23,7 +24,16 @@ def rotate_rounds(
         x: Vectors, one in each row.
         pairs: Disjoint pairs (i, j) for each round, int32; they must name entries of `x`.
         theta: The angle of each pair.
+
+    Raises:
+        DtypeError: If the three are not on one device.
     """
+    devices = x.device, pairs.device, theta.device
+    if len(set(devices)) > 1:
+        raise DtypeError(
+            "vectors, pairs and angles must be on one device: got {}, {} and {}. Move the vectors, "
+            "or the layer that has the angles, with `.to(...)`.".format(*devices)
+        )
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         wide = _wide(x, theta)
         return reference.rotate_rounds(x.to(wide), pairs, theta.to(wide)).to(x.dtype)

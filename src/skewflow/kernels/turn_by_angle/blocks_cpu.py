@@ -9,7 +9,7 @@ from numba import njit, prange
 
 from .._runtime.numba_loops import Loops, kept
 from ..rotate_blocks._exponential_cpu import _combine, _product
-from .reference import Angle, planes_of
+from .reference import SOFTNESS, Angle, planes_of
 from .sign import NUM_CUBIC, NUM_QUINTIC, QUINTIC
 
 A5, B5, C5 = QUINTIC
@@ -26,11 +26,22 @@ def grams_by_angle_(S: np.ndarray, d: int, k: int, blocks: int, angle: Angle) ->
         angle: "rms" or "spectral".
     """
     small, larger = divmod(d, blocks)
+    planes = larger * planes_of(small + 1, k) + (blocks - larger) * planes_of(small, k)
     if angle == "rms":
-        planes = larger * planes_of(small + 1, k) + (blocks - larger) * planes_of(small, k)
         _scale(S, blocks, math.sqrt(2 * planes))
+    elif planes_of(small + (larger > 0), k) == 1:
+        _soften(S, blocks, planes)
     else:
         _signs(S.size * 10 * S.shape[1], S, blocks, small, larger, k)
+
+
+def _soften(S: np.ndarray, blocks: int, planes: int) -> None:
+    """The soft sign of blocks that turn one plane each."""
+    squares = np.square(S - S.swapaxes(1, 2)).sum((1, 2)).reshape(-1, blocks) / 2
+    mean = squares.sum(1, keepdims=True) / planes
+    mean[mean == 0] = 1
+    scale = np.sqrt((1 + SOFTNESS**2) / (squares + SOFTNESS**2 * mean))
+    S *= scale.reshape(-1, 1, 1)
 
 
 @kept

@@ -29,7 +29,7 @@ from ..rotate_pairs.cpu import (
     _turn_line,
 )
 from ..update import Update
-from .reference import planes_of
+from .reference import SOFTNESS, planes_of
 
 
 def step_pairs_by_angle_(
@@ -87,10 +87,12 @@ def step_pairs_by_angle_(
 
 def _by_angle(entries: np.ndarray, planes: int, angle: str | None) -> np.ndarray:
     """The entries of each matrix, for both rows of a pair, scaled to one radian."""
-    if angle == "spectral":
-        return np.sign(entries)
-    squares = np.square(entries).sum(axis=1, keepdims=True)
-    return entries * np.sqrt(2 * planes / np.where(squares > 0, squares, 1))
+    squares = np.square(entries)
+    mean = squares.sum(axis=1, keepdims=True) / (2 * planes)
+    mean[mean == 0] = 1
+    if angle == "rms":
+        return entries / np.sqrt(mean)
+    return entries * np.sqrt((1 + SOFTNESS**2) / (squares + SOFTNESS**2 * mean))
 
 
 @Loops

@@ -3,7 +3,8 @@ r"""Reference of block steps whose learning rate is an angle in radians (not in 
 The generator $\Omega_B$ of the drawn blocks (Eq. 7 without its weight) is scaled to one radian, and
 then turns the rows of the point and of its momentum as in `rotate_blocks` (Eq. 8). With "rms" one
 factor makes the root mean square of the angles of all planes that can turn one radian; with
-"spectral" the sign of each block turns every plane by one radian.
+"spectral" the sign of each block turns every plane by one radian. Blocks of a single plane, such as
+pairs, would lose the size of their only entry, so they get a soft sign.
 """
 
 from typing import Literal
@@ -23,6 +24,10 @@ from .sign import sign
 Angle = Literal["rms", "spectral"]
 """The meaning of the learning rate: the root-mean-square angle of all planes, or that of each."""
 
+SOFTNESS = 2.0
+r"""$\tau$ of the soft sign of single planes, $x\sqrt{1+\tau^2}/\sqrt{x^2+\tau^2}$: a plane at the
+root mean square, x = 1, turns by one radian, and none by more than $\sqrt{1+\tau^2}$."""
+
 
 def planes_of(rows: int, columns: int) -> int:
     """Most planes that a generator can turn; with k columns its rank is at most 2k."""
@@ -33,7 +38,8 @@ def blocks_by_angle(blocks: MatrixBlocks, columns: int, angle: Angle) -> MatrixB
     r"""The skew blocks of one matrix, scaled to an angle of one radian.
 
     "rms" multiplies by $\sqrt{2p} / \|\Omega_B\|_F$, where the norm is that of all blocks and p is
-    the number of planes that they can turn.
+    the number of planes that they can turn. "spectral" takes the sign of each block, and the soft
+    sign, see `SOFTNESS`, where no block turns more than one plane.
 
     Args:
         blocks: One (l, s, s) tensor for each block size.
@@ -46,13 +52,18 @@ def blocks_by_angle(blocks: MatrixBlocks, columns: int, angle: Angle) -> MatrixB
         >>> float(B[:, 0, 1].square().mean())
         1.0
     """
-    if angle == "spectral":
-        return tuple(sign(block, planes_of(block.shape[-1], columns)) for block in blocks)
-    planes = sum(len(block) * planes_of(block.shape[-1], columns) for block in blocks)
-    squares = [block.to(torch.float64).square().sum() for block in blocks]
-    norm = torch.stack(squares).sum().sqrt()
-    scale = (2 * planes) ** 0.5 / norm.where(norm > 0, 1)
-    return tuple((block * scale).to(block.dtype) for block in blocks)
+    turning = [planes_of(block.shape[-1], columns) for block in blocks]
+    if angle == "spectral" and max(turning) > 1:
+        return tuple(sign(block, planes) for block, planes in zip(blocks, turning, strict=True))
+    planes = sum(len(block) * each for block, each in zip(blocks, turning, strict=True))
+    squares = [block.to(torch.float64).square().sum((-2, -1)) / 2 for block in blocks]
+    mean = torch.cat(squares).sum() / planes
+    mean = mean.where(mean > 0, 1)
+    if angle == "rms":
+        return tuple((block / mean.sqrt()).to(block.dtype) for block in blocks)
+    scales = [((1 + SOFTNESS**2) / (z + SOFTNESS**2 * mean)).sqrt() for z in squares]
+    scaled = zip(blocks, scales, strict=True)
+    return tuple((block * scale[:, None, None]).to(block.dtype) for block, scale in scaled)
 
 
 def step_by_angle(

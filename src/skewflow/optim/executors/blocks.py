@@ -25,7 +25,7 @@ class Blocks(Executor):
         self._size, self._layout = member.choice.size, member.gradient.strided
         self._device = member.weight.p.device
         self._views = member.weight.views(member.state)
-        self._copies = self._views is None or member.weight.is_half
+        self._copies = self._views is None or member.weight.has_master
         self._given, self._update = (
             settings.update,
             settings.update.with_stream(member.weight.stream),

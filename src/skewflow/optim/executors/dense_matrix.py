@@ -40,7 +40,7 @@ class DenseMatrix(Executor):
         """Whether this executor can step the weight, provided that no other has its shape."""
         weight, layout, retraction = member.weight, member.gradient, member.choice.retraction
         n, d, k = weight.view.matrices
-        if n > 1 or weight.is_half or weight.p.device.type != "cpu" or layout is None:
+        if n > 1 or weight.has_master or weight.p.device.type != "cpu" or layout is None:
             return None
         if settings.update.angle is not None:
             return None

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -122,6 +122,9 @@ class Executor(ABC):
         members: The weights.
         settings: The settings for which the executor is made.
     """
+
+    sums: ClassVar[bool] = False
+    """Whether its steps need sums over processes."""
 
     explanation: str | None = None
     """Say how the last step of all members was taken and why, if the group's options do not."""

@@ -118,6 +118,9 @@ class FusedLaunches(Executor):
             if len(self._places) > NUM_PLACES:
                 self._places.popitem(last=False)
         launches(context.update, clock.done)
+        for member in self.members:
+            if member.weight.scale != 1:
+                member.weight.p.copy_(member.weight.of_master(member.state["master"]))
         increment_version(self._params)
 
     def _moved(self, grads: Sequence[Tensor], replays: bool, capturing: bool) -> "Launches | None":
@@ -150,7 +153,7 @@ class FusedLaunches(Executor):
             Xs.append(X)
             Gs.append(weight.view(grad))
             Ms += [] if M is None else [M]
-            Ps += [weight.view(weight.p)] if "master" in state else []
+            Ps += [weight.view(weight.p)] if "master" in state and weight.scale == 1 else []
         operands = Operands(
             Xs,
             Gs,

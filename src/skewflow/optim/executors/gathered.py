@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from ..gradient import layout_of, unusable_gradient
 from ..initial_state import begin_samplers
 from ..options import is_fused
+from ..sharded.steps import refusals
 from ..weight import Weight
 from .executor import Context, Draws, Executor, Member, Settings
 from .sampled_blocks import draws_of
@@ -22,6 +23,8 @@ class Gathered(Executor):
     The whole matrices of point, gradient and momentum live for one step.
     """
 
+    sums = True
+
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         super().__init__(members, settings)
         (self._member,) = members
@@ -29,9 +32,8 @@ class Gathered(Executor):
         self._settings = settings
         self._samples = not is_fused(settings.options["sampler"])
         if self._samples:
-            begin_samplers(
-                self._member.state, settings.options, self._weight, self._member.choice.size
-            )
+            begin_samplers(self._member.state, settings.options, self._weight)
+        self._rounds, self._number = settings.shared.rounds, 0
         self._twin: Member | None = None
         self.whole: tuple[Executor, Context] | None = None
         """The prepared step of the whole weight: its executor, and what that one is given."""
@@ -50,6 +52,7 @@ class Gathered(Executor):
         if context.capturing:
             raise not_captured()
         weight, state = self._weight, dict(self._member.state)
+        self._number = self._rounds.add(refusals(weight))
         gradient = weight.gathered(context.gradients[self._member.index])
         self.left_out = () if is_usable(gradient) else self.members
         if self.left_out:
@@ -70,11 +73,13 @@ class Gathered(Executor):
         """Undo the draws, and free the matrices."""
         if self.whole is not None:
             self.whole[0].undo()
+        self._rounds.clear()
         self._twin = self.whole = None
 
     def step(self, context: Context) -> None:
         """Step the whole weight, check its drift at intervals, and keep the part that is here."""
         weight, state = self._weight, self._member.state
+        self._rounds.result(self._number)
         if self._twin is None or self.whole is None:
             state["skipped"] += 1
             return

@@ -72,7 +72,7 @@ class LowRank(Executor):
         self._retraction, self._memory = member.choice.retraction, settings.shared.low_rank
         self._rounds = accumulates_rounding(member.weight, self._retraction)
         self._views = member.weight.views(member.state)
-        self._copies = self._views is None or member.weight.is_half
+        self._copies = self._views is None or member.weight.has_master
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:

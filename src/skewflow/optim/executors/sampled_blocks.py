@@ -38,7 +38,7 @@ class SampledBlocks(Executor):
         super().__init__(members, settings)
         (member,) = members
         self._weight, self._state, self._index = member.weight, member.state, member.index
-        begin_samplers(self._state, settings.options, member.weight, member.choice.size)
+        begin_samplers(self._state, settings.options, member.weight)
         self.estimates: list[Estimate] = []
         """The rotations of the next step, once it is prepared: for each matrix every draw."""
         self._squares: Tensor | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 from ..._typing import MatrixBlocks
 from ..drift import FACTORED_EVERY, FACTORED_TOLERANCE, LARGEST_DRIFT, TOLERANCE
 from ..gradient import Factors, Gradient
-from ..sharded.guard import CHUNK, polish, polish_chunk, residual
+from ..sharded.guard import chunk, polish, polish_chunk, residual
 from ..sharded.rounds import run
 from ..sharded.steps import Now, Ready, steps_of
 from .executor import Context, Executor, Member, Settings
@@ -18,10 +18,13 @@ if TYPE_CHECKING:  # torch's DTensor takes a second to import
 class Sharded(Executor):
     """All sharded weights of a group; the rounds of all groups go together."""
 
+    sums = True
+
     def __init__(self, members: Sequence[Member], settings: Settings) -> None:
         super().__init__(members, settings)
         self._rounds = settings.shared.rounds
         self._numbers: list[int] = []
+        self._nows: list[Now] = []
 
     @staticmethod
     def key(member: Member, settings: Settings) -> Hashable:
@@ -33,10 +36,8 @@ class Sharded(Executor):
         """Compute the parts of the first sums; nothing is sent yet."""
         if context.capturing:
             raise not_captured()
-        self._numbers = [
-            self._rounds.add(steps_of(self._now(member, context), self.skips))
-            for member in self.members
-        ]
+        self._nows = [self._now(member, context) for member in self.members]
+        self._numbers = [self._rounds.add(steps_of(now, self.skips)) for now in self._nows]
 
     def undo(self) -> None:
         """Drop the prepared steps."""
@@ -44,12 +45,14 @@ class Sharded(Executor):
 
     def step(self, context: Context) -> None:
         """Take the steps, and check the drift at intervals."""
-        for member, number in zip(self.members, self._numbers, strict=True):
+        for member, number, now in zip(self.members, self._numbers, self._nows, strict=True):
             ready: Ready | None = self._rounds.result(number)
             if ready is None:
                 member.state["skipped"] += 1
             else:
                 ready.write()
+                member.weight.write_back(member.state, now.X, now.M)
+        self._nows.clear()
         every, number = context.options["check_every"], context.drift.checks
         often = min(every, FACTORED_EVERY)
         due = [
@@ -119,8 +122,9 @@ class Sharded(Executor):
         for member in self.members:
             weight, left = _sharded(member), member.state["unpolished"]
             if left and weight.placement.split == "columns":
-                due.append(polish_chunk(weight, weight.view.matrices[2] - left))
-                member.state["unpolished"] = max(left - CHUNK, 0)
+                k = weight.view.matrices[2]
+                due.append(polish_chunk(weight, k - left))
+                member.state["unpolished"] = max(left - chunk(k), 0)
         run(due)
 
 

@@ -61,7 +61,7 @@ def _in_parts(weight: ShardedWeight, group: Mapping[str, Any]) -> Choice | str:
         )
     if split == "columns":
         return _blocks(weight, group)
-    retraction = exact_retraction(group, weight.p.device)
+    retraction = exact_retraction(group)
     if split == "nothing":
         if size == "auto":
             return auto_choice(weight.view.matrices, weight.p.device, group)

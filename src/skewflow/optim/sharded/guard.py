@@ -18,8 +18,13 @@ from .rounds import Groups, Request, Sum
 if TYPE_CHECKING:
     from .weight import ShardedWeight
 
-CHUNK = 64
-"""Columns that a step sends while a weight is polished whose columns are split."""
+
+def chunk(k: int) -> int:
+    """Columns that a step sends while a weight is polished whose k columns are split.
+
+    At most a quarter, so that no step sends the matrix.
+    """
+    return min(64, -(-k // 4))
 
 
 def residual(weight: "ShardedWeight", check: int) -> Generator[Request, Sequence[Tensor], float]:
@@ -47,10 +52,9 @@ def residual(weight: "ShardedWeight", check: int) -> Generator[Request, Sequence
     (total,) = yield [Sum(squares, by_columns)]
     worst = (total / k).sqrt().nan_to_num(torch.inf)
     # Of several matrices on several processes, each counts.
-    batch = [group for group in place.all_groups if group not in place.groups]
     largest = worst.amax() if n else worst.new_zeros(())
-    for group in batch:
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    for dim in place.batch:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=place.mesh.get_group(dim))
     return float(largest)
 
 
@@ -62,13 +66,15 @@ def polish(weight: "ShardedWeight") -> Generator[Request, Sequence[Tensor], Any]
     place = weight.placement
     X = weight.local(weight.p.detach())
     if place.split == "columns":
-        for start in range(0, weight.view.matrices[2], CHUNK):
+        k = weight.view.matrices[2]
+        for start in range(0, k, chunk(k)):
             yield from polish_chunk(weight, start)
         return None
     with full_precision():
         (P,) = yield [Sum(X.mT @ X, place.groups)]
         P.diagonal(dim1=-2, dim2=-1).sub_(1)
         X.sub_(X @ P, alpha=0.5)
+    weight.write_back({}, X)
     return None
 
 
@@ -86,17 +92,18 @@ def polish_chunk(weight: "ShardedWeight", start: int) -> Generator[Request, Sequ
     X, groups = weight.local(weight.p.detach()), weight.placement.groups
     with full_precision():
         sizes, first = yield from _columns(X, groups)
-        stop = min(start + CHUNK, sum(sizes))
+        stop = min(start + chunk(sum(sizes)), sum(sizes))
         mine = slice(*(min(max(n - first, 0), X.shape[-1]) for n in (start, stop)))
         part = X.new_zeros(*X.shape[:-1], stop - start)
         offset = max(first - start, 0)
         theirs = slice(offset, offset + mine.stop - mine.start)
         part[..., theirs] = X[..., mine]
-        (chunk,) = yield [Sum(part, groups)]
-        (moved,) = yield [Sum(X @ (X.mT @ chunk), groups)]
-        P = chunk.mT @ chunk
+        (C,) = yield [Sum(part, groups)]
+        (moved,) = yield [Sum(X @ (X.mT @ C), groups)]
+        P = C.mT @ C
         P.diagonal(dim1=-2, dim2=-1).sub_(1)
-        X[..., mine] -= (moved - chunk - chunk @ P / 2)[..., theirs]
+        X[..., mine] -= (moved - C - C @ P / 2)[..., theirs]
+    weight.write_back({}, X)
     return None
 
 

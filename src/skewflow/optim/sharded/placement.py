@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ...geometry.layouts import layout_of
 from ...geometry.matrices import MatrixView
+from .rounds import Groups
 
 Split = Literal["nothing", "columns", "rows", "both"]
 
@@ -47,9 +48,9 @@ class Placement:
         split: The dimension of each matrix that is split: the columns, over which the inner
             products of a block step sum; the rows, over which the products of an exact step sum;
             both; or neither, if the weight is replicated or each matrix is whole on one process.
-        groups: The processes that have the other parts of the same matrices; one group for each
-            dimension of the mesh that splits them.
-        all_groups: The processes that have other parts of the weight.
+        mesh: The mesh of the processes.
+        summed: The dimensions of the mesh that split matrices.
+        batch: Those that split the batch.
         view: The view of the part on this process.
         first: Number of its first matrix among those of the weight.
         offsets: Where the part begins in each dimension of the weight; None if it is not in one
@@ -58,12 +59,24 @@ class Placement:
     """
 
     split: Split
-    groups: tuple[ProcessGroup, ...]
-    all_groups: tuple[ProcessGroup, ...]
+    mesh: DeviceMesh
+    summed: tuple[int, ...]
+    batch: tuple[int, ...]
     view: ShardView
     first: int
     offsets: tuple[int, ...] | None
     turned: bool
+
+    # Properties, since a copy or a pickle can hold a mesh, but no groups.
+    @property
+    def groups(self) -> Groups:
+        """The processes that have the other parts of the same matrices."""
+        return tuple(self.mesh.get_group(dim) for dim in self.summed)
+
+    @property
+    def all_groups(self) -> Groups:
+        """The processes that have other parts of the weight."""
+        return self.groups + tuple(self.mesh.get_group(dim) for dim in self.batch)
 
 
 def view_of(p: DTensor) -> MatrixView:
@@ -96,12 +109,11 @@ def placement_of(p: DTensor, view: MatrixView) -> Placement:
     first = 0
     for size, start in zip(view.shape[:-2], offset, strict=False):
         first = first * size + (start if view.layout is None else 0)
-    summed = [mesh.get_group(dim) for dim in (*over["rows"], *over["columns"])]
-    others = [mesh.get_group(dim) for dim in over["batch"]]
     return Placement(
         split=split,
-        groups=tuple(summed),
-        all_groups=(*summed, *others),
+        mesh=mesh,
+        summed=(*over["rows"], *over["columns"]),
+        batch=tuple(over["batch"]),
         view=local,
         first=first if over["batch"] else 0,
         offsets=tuple(offset) if whole else None,

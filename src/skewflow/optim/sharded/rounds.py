@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+REFUSED = 2.0**20
+"""Added to the last sum of the first round by a process that refuses the step."""
+
 Groups: TypeAlias = tuple[Any, ...]
 """Groups of processes, `torch.distributed.ProcessGroup`, whose sums follow one another."""
 
@@ -47,8 +50,8 @@ def add_up(requests: Sequence[Request]) -> list[list[Tensor]]:
     except RuntimeError as error:
         raise RuntimeError(
             "the sums of a step of sharded weights need every process, and an all-reduce failed: "
-            f"{str(error).splitlines()[0]} Most likely a process has ended, and its log says why. "
-            "Start all of them again from the last checkpoint."
+            f"{str(error).splitlines()[0]} Most likely a process has ended, or has gradients for "
+            "other weights, and its log says why. Start all of them again from the last checkpoint."
         ) from error
 
 
@@ -97,6 +100,15 @@ class Rounds:
         if not self._begun:
             self._begun = True
             self._round()
+
+    def refuse(self) -> None:
+        """Take part in the first round, so that the other processes refuse the step, too."""
+        if not self._begun:
+            self._begun = True
+            requests = [request for _, request in self.waiting.values()]
+            for request in requests:
+                request[-1].part.add_(REFUSED)
+            add_up(requests)
 
     def found(self, number: int) -> Any:
         """The result of such steps if they have ended, else None."""

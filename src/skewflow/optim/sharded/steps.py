@@ -16,7 +16,6 @@ from ...kernels.rotate_factored.dispatch import is_worth_it
 from ...kernels.row_moments.reference import moments_of
 from ...kernels.tangent import tangent_part
 from ...kernels.turn_by_angle.exact import direction_by_angle as whole_direction
-from ...kernels.turn_by_angle.reference import drawn_partition
 from ...kernels.update import LARGEST_GRADIENT, Update, direction
 from ..auto import Choice
 from ..gradient import Factors, Gradient
@@ -24,7 +23,7 @@ from .angle_direction import direction_by_angle
 from .block_step import entries, estimates, turn_
 from .exact_step import polar_step, thin_step
 from .factored_step import factored_step
-from .rounds import Steps, Sum
+from .rounds import REFUSED, Steps, Sum
 
 if TYPE_CHECKING:
     from .weight import ShardedWeight
@@ -78,6 +77,7 @@ def steps_of(now: Now, skips: bool) -> Steps:
 
     Raises:
         NonFiniteGradientError: In every process, if a part of the gradient is not finite.
+        RuntimeError: If another process refuses the step.
     """
     if isinstance(now.G, Factors):
         bad, inner = _bad_factors(now.G), _by_factors(now, now.G)
@@ -88,6 +88,7 @@ def steps_of(now: Now, skips: bool) -> Steps:
     request = [*next(inner), Sum(flag, now.weight.placement.all_groups)]
     *sums, bad = yield request
     if float(bad):
+        _check_refusals(bad)
         if skips:
             return None
         raise _unusable(now)
@@ -97,6 +98,25 @@ def steps_of(now: Now, skips: bool) -> Steps:
             wanted = inner.send((yield wanted))
     except StopIteration as end:
         return end.value
+
+
+def refusals(weight: "ShardedWeight") -> Steps:
+    """No step, but the sum by which the other processes refuse theirs.
+
+    Raises:
+        RuntimeError: If one of them does.
+    """
+    flag = torch.zeros((), dtype=weight.p.dtype, device=weight.p.device)
+    (flag,) = yield [Sum(flag, weight.placement.all_groups)]
+    _check_refusals(flag)
+
+
+def _check_refusals(flag: Tensor) -> None:
+    if float(flag) >= REFUSED:
+        raise RuntimeError(
+            "a step of sharded weights needs every process, and another one refuses this step: "
+            "its error says why. Nothing was changed."
+        )
 
 
 def _by_factors(now: Now, given: Factors) -> Steps:
@@ -115,13 +135,16 @@ def _by_factors(now: Now, given: Factors) -> Steps:
 
 def _by_blocks(now: Now, G: Float[Tensor, "n d k"]) -> Steps:
     """Form the sums of a block step."""
+    from ...kernels.permutation.partition_cpu import partition_at  # numba, on use
+
     weight, size = now.weight, now.choice.size
     assert isinstance(size, int)
     place, (n, d, _) = weight.placement, now.X.shape
     D, new = direction(G.to(now.X.dtype), now.M, now.update)
     stream = weight.stream + place.first
-    time = torch.tensor(now.time, device=now.X.device)
-    partitions = [drawn_partition(d, size, now.update, stream + b, time) for b in range(n)]
+    partitions = [
+        partition_at(d, size, now.update, stream + b, now.time, now.X.device) for b in range(n)
+    ]
     request = [Sum(entries(now.X, D, partitions), place.groups)]
     if now.squares is not None:
         request.append(_row_squares(now, G))

@@ -58,7 +58,7 @@ class ShardedWeight(Weight):
         rows = torch.empty(0, dtype=torch.int64)
         if placement.split == "rows":
             rows = rows_here(view, placement)
-        return cls(p, name, view, stream, present_until, placement, rows)
+        return cls(p, name, view, stream, present_until, placement=placement, rows=rows)
 
     def local(self, tensor: Tensor) -> Tensor:
         """The part of the weight, its gradient or its momentum on this process, as matrices.
@@ -74,6 +74,16 @@ class ShardedWeight(Weight):
         """The points and the momentum on this process, as matrices (n, d, k)."""
         M = self.local(state["momentum_buffer"]) if "momentum_buffer" in state else None
         return self.local(self.p.detach()), M
+
+    def write_back(self, state: dict[str, Any], X: Tensor, M: Tensor | None = None) -> None:
+        """Bring what `matrices` gave into the parts on this process, as far as they are copies."""
+        parts = [(self.p.detach(), X)]
+        parts += [(state["momentum_buffer"], M)] if M is not None else []
+        for tensor, matrices in parts:
+            assert isinstance(tensor, DTensor)
+            part = tensor.to_local()
+            if part.untyped_storage().data_ptr() != matrices.untyped_storage().data_ptr():
+                part.copy_(self.placement.view.restore(matrices))
 
     def factors(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
         """The factors (n, d, r) and (n, k, r) of a gradient in the rows and columns here.
@@ -159,7 +169,8 @@ class ShardedWeight(Weight):
                 f"{self.name} of shape {tuple(self.p.shape)} must be orthogonal to begin with: the "
                 f"residual X^T X - I, measured along a vector of signs, is {error:.1e}, where "
                 f"{TOLERANCE[self.p.dtype]:.0e} is the most. Call `skewflow.nn.orthogonal_` on it "
-                "before `fully_shard`, or load orthogonal weights."
+                "before `fully_shard`, from the same seed in every process, or load orthogonal "
+                "weights."
             )
 
     @torch.no_grad()

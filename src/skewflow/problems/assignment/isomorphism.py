@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._matrices import limit
 from .solve import _square, quadratic_assignment
 
 Colours = NDArray[np.int64]
@@ -39,7 +40,8 @@ def graph_isomorphism(G: Any, H: Any, *, seed: int = 0, trials: int = 4) -> Grap
     the paper names assignment, but not this use.
 
     Args:
-        G: An undirected networkx graph, or a symmetric matrix of zeros and ones with zero diagonal.
+        G: An undirected networkx graph, whose weights do not count, or a symmetric matrix of zeros
+            and ones with zero diagonal.
         H: Another one.
         seed: Seed of the flows.
         trials: Searches for a permutation before the answer is None.
@@ -56,6 +58,8 @@ def graph_isomorphism(G: Any, H: Any, *, seed: int = 0, trials: int = 4) -> Grap
         'the degrees of the vertices differ'
     """
     A, B = _adjacency(G, "G"), _adjacency(H, "H")
+    limit(seed, "seed")
+    limit(trials, "trials")
     if len(A) != len(B):
         return GraphIsomorphism(False, None, "the numbers of vertices differ")
     if A.sum() != B.sum():

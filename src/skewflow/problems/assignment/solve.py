@@ -1,5 +1,6 @@
 """Quadratic assignment: a flow on O(n), rounding, and exchanges."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...errors import NonFiniteError, ShapeError
-from .._matrices import from_torch
+from .._matrices import from_torch, limit, scale
 from . import cpu
 from .relaxation import orthostochastic_flow
 
@@ -40,11 +41,12 @@ def quadratic_assignment(
     Args:
         A: Square matrix, not necessarily symmetric (numpy or torch).
         B: Square matrix of the same size.
-        method: "flow".
+        method: "flow", in any case.
         options: `maximize` (False); `partial_match`, pairs (i, p_i) that are fixed, of shape (m, 2)
             (None); `rng`, a seed or a numpy generator (0); `restarts`, points in the batch (16);
             `steps` of the flow (150); `moves`, exchanges of the search after each descent (10,000;
-            0 stops at the first 2-exchange optimum).
+            0 stops at the first 2-exchange optimum). Others, such as `P0` of "faq", raise the
+            `OptimizeWarning` of scipy and change nothing.
 
     Returns:
         A `scipy.optimize.OptimizeResult`: `col_ind` is p, `fun` the cost of p computed from its
@@ -54,7 +56,7 @@ def quadratic_assignment(
         ShapeError: If a matrix is not square, the sizes differ, or `partial_match` is no list of
             pairs.
         NonFiniteError: If an entry is NaN or infinite.
-        ValueError: If an option does not exist or has a wrong value.
+        ValueError: If an option has a wrong value.
 
     Example:
         >>> import numpy as np
@@ -65,7 +67,7 @@ def quadratic_assignment(
     """
     from scipy.optimize import OptimizeResult, linear_sum_assignment  # type: ignore[import-untyped]
 
-    if method != "flow":
+    if not isinstance(method, str) or method.lower() != "flow":
         raise ValueError(
             f'`method` must be "flow": got {method!r}. '
             "scipy.optimize.quadratic_assignment has the others."
@@ -151,29 +153,30 @@ def _square(A: Any, name: str) -> Array:
             f"`{name}` must be finite: {bad} of its entries are NaN or infinite. "
             "Use a large number for a pair that must not be chosen."
         )
+    scale(np.abs(matrix).max(), name)
     return matrix
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(options) - set(DEFAULTS))
+    from scipy.optimize import OptimizeWarning
+
+    unknown = ", ".join(str(name) for name in options if name not in DEFAULTS)
     if unknown:
-        raise ValueError(f"`options` must be among {', '.join(DEFAULTS)}: got {unknown[0]!r}.")
-    chosen = {**DEFAULTS, **options}
+        warnings.warn(f"Unknown solver options: {unknown}", OptimizeWarning, stacklevel=3)
+    chosen = {name: options.get(name, value) for name, value in DEFAULTS.items()}
     for name, least in (("restarts", 1), ("steps", 1), ("moves", 0)):
-        value = chosen[name]
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or value < least:
-            raise ValueError(f"`{name}` must be a whole number of at least {least}: got {value!r}.")
+        limit(chosen[name], name, least)
     return chosen
 
 
 def _partial_match(pairs: Any, n: int) -> Permutation:
     if pairs is None:
         return np.empty((0, 2), dtype=np.int64)
-    match = np.asarray(pairs)
+    match = np.atleast_2d(np.asarray(from_torch(pairs)))
     if match.size == 0:
         return np.empty((0, 2), dtype=np.int64)
-    if match.ndim != 2 or match.shape[1] != 2 or not np.issubdtype(match.dtype, np.integer):
+    whole = match.dtype.kind in "iuf" and (match == np.floor(match)).all()
+    if match.ndim != 2 or match.shape[1] != 2 or not whole:
         raise ShapeError(
             "`partial_match` must hold pairs of whole numbers, shape (m, 2): got an array of "
             f"{match.dtype} and shape {match.shape}."

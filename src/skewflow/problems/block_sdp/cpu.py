@@ -129,7 +129,7 @@ def _polar(A, work):
         for a in range(p - 1):
             for b in range(a + 1, p):
                 x, y, z = _dot(A[a], A[a]), _dot(A[b], A[b]), _dot(A[a], A[b])
-                if abs(z) > 1e-15 * math.sqrt(x * y):
+                if abs(z) > 1e-15 * math.sqrt(x) * math.sqrt(y):  # x * y may overflow
                     rotated = True
                     t = 0.5 * math.atan2(2.0 * z, x - y)
                     c, s = math.cos(t), math.sin(t)

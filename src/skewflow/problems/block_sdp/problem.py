@@ -7,10 +7,13 @@ import numpy as np
 
 from ..._validate import count
 from ...errors import ShapeError
-from .._matrices import accuracy, limit, symmetric
+from .._matrices import from_torch, limit, positive, symmetric
 from .cost import SparseCost
-from .reference import Array
+from .reference import Array, polar
 from .solve import BlockSDP, random_point, staircase
+
+_FLOAT64, _FLOAT32 = 1e-8, 1e-4
+"""Errors of orthonormal rows up to which they are those of float64, and of float32."""
 
 
 def solve_block_sdp(
@@ -18,7 +21,7 @@ def solve_block_sdp(
     p: int = 1,
     *,
     rank: int | None = None,
-    initial: Array | None = None,
+    initial: Any = None,
     tol: float = 1e-6,
     max_sweeps: int = 5000,
     max_steps: int = 100,
@@ -37,7 +40,8 @@ def solve_block_sdp(
         C: Symmetric (n p, n p) matrix: scipy.sparse, numpy or torch.
         p: Size of the blocks.
         rank: Columns of the first factor; about 1.5 n^(1/3) for p = 1 by default, else p + 2.
-        initial: A start (n, p, r) with orthonormal rows in each block, instead of a random one.
+        initial: A start (n, p, r) with orthonormal rows in each block (numpy or torch, also of
+            float32), instead of a random one.
         tol: The relative gap between value and bound at which the solver stops.
         max_sweeps: Most passes over all blocks; 0 begins with the trust region.
         max_steps: Most steps of the trust region.
@@ -69,9 +73,10 @@ def solve_block_sdp(
             "Each of the n blocks of Z has p rows."
         )
     n = size // p
-    accuracy(tol)
+    positive(tol, "tol", "1e-6")
     limit(max_sweeps, "max_sweeps")
     limit(max_steps, "max_steps")
+    limit(seed, "seed")
     highest = max(p + 1, math.isqrt(n * p * (p + 1)) + 1)
     if initial is None:
         if rank is None:
@@ -95,16 +100,16 @@ def solve_block_sdp(
     )
 
 
-def _checked_point(initial: Array, n: int, p: int) -> Array:
-    Y = np.array(initial, dtype=np.float64, order="C")
+def _checked_point(initial: Any, n: int, p: int) -> Array:
+    Y = np.array(from_torch(initial), dtype=np.float64, order="C")
     if Y.ndim != 3 or Y.shape[:2] != (n, p) or Y.shape[2] < p:
         raise ShapeError(
             f"`initial` must have the shape ({n}, {p}, r) with r >= {p}: got {Y.shape}."
         )
     error = np.abs(Y @ Y.mT - np.eye(p)).max()
-    if not error <= 1e-8:
+    if not error <= _FLOAT32:
         raise ValueError(
             f"`initial` must have orthonormal rows in each block: |Y Yᵀ - I| is {error:.1e}. "
             "Use `skewflow.geometry.project` on its transpose."
         )
-    return Y
+    return Y if error <= _FLOAT64 else polar(Y)

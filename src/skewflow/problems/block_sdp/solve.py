@@ -29,8 +29,11 @@ a critical point the eigenvalue says more about the rank than about the distance
 FIRST_CHECK = 1e-2
 """Gradient norm, relative to the mean multiplier, at which the dual matrix is first examined."""
 
-FLOOR = 1e-8
-"""Values below this part of the cost's size are as good as zero: gaps are relative to it there."""
+ZERO = 1e-14
+"""Values below this part of the cost's size are zero up to rounding errors."""
+
+PROVEN_ZERO = 1e-12
+"""How close a bound must be to such a value, as a part of the cost's size."""
 
 FAILURES = 10
 """Failed steps in a row, each with a quarter of the radius, after which rounding is to blame."""
@@ -61,15 +64,23 @@ class BlockSDP:
     multipliers: Array
     """The dual blocks (n, p, p) at `factor`."""
     certified: bool
-    """Whether the relative gap is at most the tolerance."""
-    gap: float
-    """(value - bound) / |value|, or relative to 1e-8 of the cost's size for a value near zero."""
+    """Whether the gap is at most the tolerance, or value and bound are zero up to rounding."""
     history: list[Stage] = field(repr=False)
 
     @property
     def rank(self) -> int:
         """Columns of the factor."""
         return int(self.factor.shape[-1])
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / |value|."""
+        return (self.value - self.bound) / max(abs(self.value), 1e-300)
+
+
+def slack(value: float, size: float, tol: float) -> float:
+    """The largest distance of a bound that proves this value."""
+    return tol * abs(value) if abs(value) > ZERO * size else PROVEN_ZERO * size + 1e-300
 
 
 def staircase(
@@ -94,18 +105,15 @@ class _Run:
         self.history: list[Stage] = []
         self._least_shift = 1e-16 * cost.size / (cost.n * cost.p)
 
-    def scale(self, point: Point) -> float:
-        return max(abs(point.value), FLOOR * self.cost.size, 1e-300)
-
-    def gap(self, point: Point) -> float:
-        return (point.value - self.bound) / self.scale(point)
+    def slack(self, point: Point) -> float:
+        return slack(point.value, self.cost.size, self.tol)
 
     def done(self, point: Point) -> bool:
-        return self.gap(point) <= self.tol
+        return point.value - self.bound <= self.slack(point)
 
     def allowed(self, point: Point) -> float:
         """The shift that spends half of the tolerance."""
-        return 0.5 * self.tol * self.scale(point) / (self.cost.n * self.cost.p)
+        return 0.5 * self.slack(point) / (self.cost.n * self.cost.p)
 
     def factorise(self, point: Point, shift: float, tight: bool = False) -> Shifted | None:
         shifted = self.cost.shifted(point.shift(shift), tight)
@@ -126,7 +134,7 @@ class _Run:
             if (k + 1) % CHUNK:
                 continue
             point = Point(cost, point.Y)
-            slope = point.slope * cost.n * cost.p / self.scale(point)
+            slope = self.tol * point.slope * cost.n * cost.p / self.slack(point)
             if slope > level:
                 continue
             level = min(level, slope) / 3
@@ -204,7 +212,6 @@ class _Run:
             bound=self.bound,
             multipliers=point.multipliers,
             certified=self.done(point),
-            gap=self.gap(point),
             history=self.history,
         )
 

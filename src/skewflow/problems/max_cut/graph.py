@@ -21,14 +21,14 @@ def weights(graph: Any) -> Any:
             )
         import networkx  # type: ignore[import-untyped]
 
+        _at_least_two(len(graph))
         graph = networkx.to_scipy_sparse_array(graph, dtype=np.float64)
-    elif isinstance(graph, (list, tuple)) or (
-        isinstance(graph, np.ndarray) and graph.ndim == 2 and graph.shape[0] != graph.shape[1]
-    ):
-        graph = _from_edges(np.asarray(graph, dtype=np.float64))
+    elif isinstance(graph, (list, tuple)):
+        graph = _from_edges(_not_a_matrix(np.asarray(graph, dtype=np.float64)))
+    elif isinstance(graph, np.ndarray) and graph.ndim == 2 and graph.shape[0] != graph.shape[1]:
+        graph = _from_edges(graph.astype(np.float64))
     W = symmetric(graph, "graph")
-    if W.shape[0] < 2:
-        raise ValueError("`graph` must have at least two vertices: got 1. There is nothing to cut.")
+    _at_least_two(W.shape[0])
     loops = np.flatnonzero(W.diagonal())
     if len(loops):
         raise ValueError(
@@ -37,6 +37,22 @@ def weights(graph: Any) -> Any:
         )
     W.eliminate_zeros()
     return W
+
+
+def _at_least_two(n: int) -> None:
+    if n < 2:
+        raise ValueError(
+            f"`graph` must have at least two vertices: got {n}. There is nothing to cut."
+        )
+
+
+def _not_a_matrix(edges: Any) -> Any:
+    if edges.ndim == 2 and np.array_equal(edges, edges.T) and not edges.diagonal().any():
+        raise ValueError(
+            f"`graph` must hold edges where it is a list: its {len(edges)} rows are a symmetric "
+            "matrix. Use numpy.array(graph) for the matrix, or write edges of one pair as one edge."
+        )
+    return edges
 
 
 def _from_edges(edges: Any) -> Any:

@@ -47,7 +47,7 @@ def max_cut(
     tol: float = 1e-6,
     seed: int = 0,
     rank: int | None = None,
-    initial: Array | None = None,
+    initial: Any = None,
 ) -> MaxCut:
     r"""Cut the vertices of a weighted graph in two, and bound the largest cut.
 
@@ -57,8 +57,8 @@ def max_cut(
 
     Args:
         graph: An undirected networkx graph, a symmetric matrix of weights (scipy.sparse, numpy or
-            torch), or a list of edges (i, j) or (i, j, weight). It need not be connected, and
-            weights may be negative.
+            torch), or a list of edges (i, j) or (i, j, weight), whose weights are added up where
+            a pair occurs twice. It need not be connected, and weights may be negative.
         tol: Relative gap of the relaxation at which its solver stops.
         seed: Seed of the start, the hyperplanes and the annealing.
         rank: Columns of the first factor, as in `solve_block_sdp`.

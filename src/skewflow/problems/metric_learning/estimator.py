@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ...optim import FlowAdam, FlowSGD
+from .._matrices import limit, positive, scale
 from .losses import LOSSES
 
 OPTIMIZERS = {"adam": FlowAdam, "sgd": FlowSGD}
@@ -84,6 +85,7 @@ class MahalanobisMetric(
         """
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), ensure_min_samples=2)
         check_classification_targets(y)
+        scale(float(np.abs(X).max()), "X")
         k = self._check(X.shape[1])
         classes, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
         if len(classes) < 2:
@@ -110,6 +112,7 @@ class MahalanobisMetric(
         self._n_features_out = k
         return self
 
+    @torch.enable_grad()
     def _train(
         self, data: torch.Tensor, y: torch.Tensor, U: Any, log_scales: Any, root: float
     ) -> None:
@@ -154,19 +157,14 @@ class MahalanobisMetric(
 
     def _check(self, d: int) -> int:
         for name, allowed in (("loss", LOSSES), ("optimizer", OPTIMIZERS)):
-            if getattr(self, name) not in allowed:
+            if getattr(self, name) not in list(allowed):
                 raise ValueError(
                     f"`{name}` must be one of {', '.join(map(repr, allowed))}: "
                     f"got {getattr(self, name)!r}."
                 )
-        for name, least in (("steps", 1), ("batch_size", 2)):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or value < least:
-                raise ValueError(
-                    f"`{name}` must be a whole number of at least {least}: got {value!r}."
-                )
-        if not self.learning_rate > 0:
-            raise ValueError(f"`learning_rate` must be positive: got {self.learning_rate!r}.")
+        limit(self.steps, "steps", 1)
+        limit(self.batch_size, "batch_size", 2)
+        positive(self.learning_rate, "learning_rate", "0.01")
         k = d if self.n_components is None else self.n_components
         if not isinstance(k, (int, np.integer)) or not 1 <= k <= d:
             raise ValueError(

@@ -11,6 +11,9 @@ from ..block_sdp.factor import factorise
 from ..block_sdp.reference import Array
 from .pose_graph import PoseGraph
 
+ROOMS = 8
+"""Factorisations until the room for the rounding errors of a factorisation is large enough."""
+
 _ROUNDOFF = 2.0**-53
 
 
@@ -76,8 +79,7 @@ class EliminatedCost:
         self._solve_L = factor.solve
         self.size = float(self._P.diagonal().sum())
         # The elimination is exact only for a translation block that leaves room for rounding.
-        self._room = 2 * factor.excess
-        self._tight_room = 2 * factor.tight()
+        self._room = {False: 2 * factor.excess, True: 2 * factor.tight()}
 
     def translations(self, Y: Array) -> Array:
         """The best translations (n, r) for Y (n, p, r), the first pose at the origin."""
@@ -99,8 +101,8 @@ class EliminatedCost:
         """
         k = self.n - 1
         R = self._P + block_diagonal(D)
-        room = self._tight_room if tight else self._room
-        for _ in range(3):
+        room = self._room[tight]
+        for _ in range(ROOMS):
             L = self._L - sp.diags_array(room)
             A = sp.block_array([[L, self._V], [self._VT, R]], format="csc")
             factor = factorise(A)
@@ -112,11 +114,8 @@ class EliminatedCost:
             excess[k:] += 2 * _ROUNDOFF * np.asarray(abs(R).sum(axis=1)).ravel()
             if (excess[:k] <= room).all():
                 return Shifted(D, excess[k:], partial(self._solve, factor))
-            room = 1.25 * np.maximum(room, excess[:k])
-            if tight:
-                self._tight_room = room
-            else:
-                self._room = room
+            # The errors of a few rows differ from one factorisation to the next.
+            room = self._room[tight] = np.maximum(room, 1.25 * excess[:k])
         return None
 
     def _solve(self, factor: Any, V: Array) -> Array:

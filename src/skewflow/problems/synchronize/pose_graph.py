@@ -8,7 +8,7 @@ import scipy.sparse as sp  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from ...errors import NonFiniteError, ShapeError
-from .._matrices import scale
+from .._matrices import from_torch, scale
 from ..block_sdp.reference import Array
 
 
@@ -78,10 +78,16 @@ class PoseGraph:
         if len(loops):
             raise ValueError(f"measurement {loops[0]} must join two poses: both are the same.")
         error = np.abs(self.rotations @ self.rotations.mT - np.eye(d)).max()
-        if error > 1e-6 or (np.linalg.det(self.rotations) < 0).any():
+        if error > 1e-6:
             raise ValueError(
-                f"`rotations` must be rotation matrices: |R Rᵀ - I| is up to {error:.1e}, or a "
-                "determinant is negative. Use `skewflow.geometry.project` first."
+                f"`rotations` must be rotation matrices: |R Rᵀ - I| is up to {error:.1e}. "
+                "Use `skewflow.geometry.project` first."
+            )
+        mirrored = int((np.linalg.det(self.rotations) < 0).sum())
+        if mirrored:
+            raise ValueError(
+                f"`rotations` must have determinant 1: {mirrored} of them have -1. "
+                "A mirror image is no rotation: correct these measurements."
             )
         i, j = self.edges.T
         adjacency = sp.coo_array((np.ones(m), (i, j)), shape=(self.n, self.n))
@@ -94,12 +100,13 @@ class PoseGraph:
 
     def _take_arrays(self) -> None:
         """Lists and tensors become arrays; the numbers of poses must be whole."""
-        edges = np.asarray(self.edges)
+        edges = np.asarray(from_torch(self.edges))
         if edges.size and not (edges.dtype.kind in "iuf" and (edges == np.floor(edges)).all()):
             raise ValueError("`edges` must hold the numbers of poses, whole numbers from 0 on.")
         taken: dict[str, NDArray[Any]] = {"edges": np.atleast_1d(edges).astype(np.int64)}
         for name in ("rotations", "translations", "rotation_weights", "translation_weights"):
-            if getattr(self, name) is not None:
-                taken[name] = np.atleast_1d(np.asarray(getattr(self, name), dtype=np.float64))
+            array = from_torch(getattr(self, name))
+            if array is not None:
+                taken[name] = np.atleast_1d(np.asarray(array, dtype=np.float64))
         for name, array in taken.items():
             object.__setattr__(self, name, array)

@@ -54,7 +54,13 @@ def _majorise(loss: Any, squares: Array) -> tuple[float, Array]:
     """The sum of the loss, and the derivative of each loss by its squared residual."""
     norms = torch.from_numpy(np.sqrt(np.maximum(squares, 1e-24))).requires_grad_()
     with torch.enable_grad():
-        total = loss(norms).sum()
+        losses = loss(norms)
+        if not (isinstance(losses, torch.Tensor) and losses.requires_grad):
+            raise TypeError(
+                "`loss` must be written with torch, as a function of its argument: got "
+                f"{type(losses).__name__} without a derivative. Use e.g. `lambda e: e`."
+            )
+        total = losses.sum()
         (slope,) = torch.autograd.grad(total, norms)
     weights = (slope / (2 * norms)).detach().numpy()
     if not (np.isfinite(weights).all() and (weights >= 0).all()):

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ...errors import NonFiniteError
-from .._matrices import accuracy, limit
+from .._matrices import from_torch, limit, positive
 from ..block_sdp import BlockSDP
 from ..block_sdp.cost import SparseCost
 from ..block_sdp.reference import Array
-from ..block_sdp.solve import FLOOR, staircase
+from ..block_sdp.solve import slack, staircase
 from .cost import EliminatedCost, rotation_cost
 from .pose_graph import PoseGraph
 from .robust import reweighted
@@ -38,7 +38,7 @@ class Synchronization:
     """No poses have a lower objective: proven up to and including rounding errors. It is minus
     infinity for a robust loss, which is not convex."""
     certified: bool
-    """Whether `value` is within the tolerance of `bound`."""
+    """Whether the gap is at most the tolerance, or value and bound are zero up to rounding."""
     weights: Array
     """The factor of each measurement, (m): 1 without a robust loss, near 0 for outliers."""
     sdp: BlockSDP
@@ -88,12 +88,12 @@ def synchronize(
         >>> print(np.abs(poses.rotations[0].T @ (poses.translations[2])).round(6))
         [1. 1.]
     """
-    accuracy(tol)
+    positive(tol, "tol", "1e-5")
     limit(max_steps, "max_steps")
     if initial is None:
         start = chordal_start(graph)
     else:
-        start = np.array(initial, dtype=np.float64)
+        start = np.array(from_torch(initial), dtype=np.float64)
         if start.shape != (graph.n, graph.d, graph.d):
             raise ValueError(
                 f"`initial` must have shape {(graph.n, graph.d, graph.d)}: got {start.shape}."
@@ -132,14 +132,14 @@ def average_rotations(
         tol: As in `synchronize`.
         max_steps: As in `synchronize`.
     """
-    measured = np.array(rotations, dtype=np.float64)
+    measured = np.atleast_1d(np.array(from_torch(rotations), dtype=np.float64))
     graph = PoseGraph(
-        edges=np.array(edges),
+        edges=np.array(from_torch(edges)),
         rotations=measured,
         translations=None,
         rotation_weights=np.ones(len(measured))
         if weights is None
-        else np.array(weights, dtype=np.float64),
+        else np.array(from_torch(weights), dtype=np.float64),
         translation_weights=None,
     )
     return synchronize(graph, loss=loss, initial=initial, tol=tol, max_steps=max_steps)
@@ -160,8 +160,8 @@ def _solve(
     R = rounded(sdp.factor)
     t = cost.translations(R.mT) if isinstance(cost, EliminatedCost) else None
     value = float(weights @ residuals(graph, R, t))
-    gap = (value - sdp.bound) / max(value, FLOOR * cost.size)
-    return Synchronization(R, t, value, sdp.bound, bool(gap <= tol), weights, sdp)
+    certified = value - sdp.bound <= slack(value, cost.size, tol)
+    return Synchronization(R, t, value, sdp.bound, certified, weights, sdp)
 
 
 def residuals(graph: PoseGraph, R: Array, t: Array | None) -> Array:

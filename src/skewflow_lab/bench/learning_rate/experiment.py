@@ -10,8 +10,8 @@ from ...runs.files import RunError
 from ...runs.run import Run
 from ...runs.threads import one_thread
 from . import report
-from .search import GRID, best_of, search, train
-from .tasks import RECURRENT, TASKS
+from .search import GRID, best_of, default_rate, search, train
+from .tasks import LARGEST, TASKS
 
 LAWS = ("rms", "spectral", "unbiased")
 
@@ -23,7 +23,7 @@ class LearningRateConfig:
     tasks: tuple[str, ...] = tuple(TASKS)
     """Tasks; those of earlier parts of a run stay in its folder, see --resume."""
     sizes: tuple[int, ...] = (64, 128, 256, 1024)
-    """d: rows of the matrices. Recurrent nets leave out those above 256."""
+    """d: rows of the matrices. Recurrent nets leave out those above 256, of long sequences 64."""
     middle: int = 128
     """The size at which all block sizes run."""
     block_sizes: tuple[int, ...] = (2, 8, 32)
@@ -69,7 +69,7 @@ class LearningRate(Experiment[LearningRateConfig]):
             f"{name}_{d}"
             for d in sorted(config.sizes)
             for name in config.tasks
-            if d <= 256 or name not in RECURRENT
+            if d <= LARGEST.get(name, d)
         ]
 
     @one_thread()
@@ -80,7 +80,8 @@ class LearningRate(Experiment[LearningRateConfig]):
         make = TASKS[name](d, config.data)
         fixed = config.block_sizes[1]
         sizes: list[int | str] = [*config.block_sizes, "dense"] if d == config.middle else [fixed]
-        settings, unbiased = [], -4
+        settings: list[dict[str, Any]] = []
+        unbiased = -4
         for s in reversed(sizes):
             for law in LAWS:
 
@@ -92,6 +93,10 @@ class LearningRate(Experiment[LearningRateConfig]):
                     unbiased = best_of(found)
                 rates = [{"exponent": e, "loss": value} for e, value in found.items()]
                 settings.append({"s": s, "law": law, "rates": rates})
+                if law != "unbiased":
+                    settings[-1]["default"] = train(
+                        make(), law, s, default_rate(name), config.num_steps
+                    )
                 run.progress(len(settings) / (len(LAWS) * len(sizes)))
         return {"task": name, "d": d, "settings": settings}
 

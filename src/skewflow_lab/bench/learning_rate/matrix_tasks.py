@@ -45,8 +45,9 @@ class Rotation(Problem):
 def resized(images: Images, d: int) -> Float[Tensor, "n d"]:
     """The first images with so many pixels, centred; of variance one on the mean."""
     width = 2 ** math.ceil(math.log2(d) / 2)
+    shape = math.ceil(d / width), width
     pixels = images.pixels[:SAMPLES, None]
-    rows = functional.interpolate(pixels, (d // width, width), mode="bilinear").flatten(1)
+    rows = functional.interpolate(pixels, shape, mode="bilinear").flatten(1)[:, :d]
     rows = rows - rows.mean(0)
     return rows / rows.square().mean().sqrt()
 

@@ -1,15 +1,13 @@
 """What the searches say together: spans of the best rates, rates in common, the default's loss."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from inspect import signature
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from skewflow.optim import AngleSGD
 from skewflow.tournaments import edge_probability
 
 from ...runs.experiment import Figure, Table
-from .tasks import DETERMINISTIC, LENGTH, RECURRENT, TASKS
+from .search import DEFAULT
+from .tasks import DETERMINISTIC, RECURRENT, TASKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -24,7 +22,6 @@ LAWS = {
     "same": "Omega",
 }
 ANGLES = ("rms", "spectral")
-DEFAULT = round(math.log2(signature(AngleSGD).parameters["lr"].default))
 
 Rates = dict[float, float]
 """Losses by rate, without those that are not finite."""
@@ -60,14 +57,19 @@ def summary(cells: Sequence[Mapping[str, Any]], num_steps: int, data: str) -> di
     settings: list[dict[str, Any]] = []
     for cell in cells:
         laws: dict[Any, dict[str, Any]] = {}
+        defaults: dict[Any, dict[str, Any]] = {}
         for found in cell["settings"]:
             laws.setdefault(found["s"], {})[found["law"]] = found["rates"]
-        settings += [{"task": cell["task"], "d": cell["d"], "s": s, "laws": laws[s]} for s in laws]
+            if "default" in found:
+                defaults.setdefault(found["s"], {})[found["law"]] = found["default"]
+        both = {"task": cell["task"], "d": cell["d"]}
+        settings += [both | {"s": s, "laws": laws[s], "default": defaults[s]} for s in laws]
     tasks = [name for name in TASKS if any(z["task"] == name for z in settings)]
     spans = [_span(name, law, settings) for name in tasks for law in LAWS]
     return {
         "num_steps": num_steps,
         "data": data,
+        "default": DEFAULT,
         "settings": settings,
         "spans": spans,
         "defaults": [_default(z) for z in settings if z["task"] not in RECURRENT],
@@ -75,7 +77,7 @@ def summary(cells: Sequence[Mapping[str, Any]], num_steps: int, data: str) -> di
     }
 
 
-def _of(settings: Iterable[dict[str, Any]], tasks: Sequence[str]) -> list[dict[str, Any]]:
+def _of(settings: Iterable[dict[str, Any]], tasks: Collection[str]) -> list[dict[str, Any]]:
     return [z for z in settings if z["task"] in tasks]
 
 
@@ -98,24 +100,26 @@ def _span(task: str, law: str, settings: Sequence[dict[str, Any]]) -> dict[str, 
 def _default(setting: Mapping[str, Any]) -> dict[str, Any]:
     """What the default rate reaches, beside the best of all laws and rates."""
     found = rates_of(setting)
-    least = min(min(rates.values()) for rates in found.values())
+    own = [loss for loss in setting["default"].values() if loss is not None]
+    least = min([*own, *(min(rates.values()) for rates in found.values())])
     row: dict[str, Any] = {key: setting[key] for key in ("task", "d", "s")} | {"best": least}
     for law in ANGLES:
-        row[law] = found[law].get(2.0**DEFAULT)
+        row[law] = setting["default"][law]
         row[f"{law} at its best"] = found[law][best(found[law])]
     return row
 
 
 def _recurrent(setting: Mapping[str, Any], law: str) -> dict[str, Any]:
-    """The largest good angle of a recurrent net, times the length of its sequences."""
-    rates = rates_of(setting)[law]
+    """The good angles of a recurrent net, times the length of its sequences."""
+    rates, length = rates_of(setting)[law], RECURRENT[setting["task"]]
     good = [rate for rate, loss in rates.items() if loss <= NEAR * rates[best(rates)]]
     return {
         **{key: setting[key] for key in ("task", "d", "s")},
         "law": law,
-        "best times length": best(rates) * LENGTH,
-        "largest good times length": max(good) * LENGTH,
-        "least good times length": min(good) * LENGTH,
+        "best times length": best(rates) * length,
+        "largest good times length": max(good) * length,
+        "loss": rates[best(rates)],
+        "loss by the rule": setting["default"][law],
     }
 
 
@@ -132,11 +136,19 @@ def overall(results: Mapping[str, Any], law: str) -> float:
     return float(max(z["largest"] for z in rows) / min(z["least"] for z in rows))
 
 
-def within(results: Mapping[str, Any], law: str) -> tuple[int, int]:
-    """How many stochastic settings and networks the default brings to `NEAR`, and of how many."""
+def within(results: Mapping[str, Any], law: str) -> tuple[int, int, list[str]]:
+    """How many stochastic settings and networks the default brings to `NEAR`, of how many.
+
+    The others are named, with their loss over the best one.
+    """
     rows = [z for z in results["defaults"] if z["task"] not in DETERMINISTIC]
-    good = [z for z in rows if z[law] is not None and z[law] <= NEAR * z["best"]]
-    return len(good), len(rows)
+    far = [z for z in rows if z[law] is None or z[law] > NEAR * z["best"]]
+    names = [
+        f"{z['task']} at d = {z['d']}, s = {z['s']}"
+        + ("" if z[law] is None else f" ({z[law] / z['best']:.3g} times)")
+        for z in far
+    ]
+    return len(rows) - len(far), len(rows), names
 
 
 def verdict(results: Mapping[str, Any]) -> str:
@@ -153,10 +165,11 @@ def verdict(results: Mapping[str, Any]) -> str:
             none = [z["task"] for z in of_kind if not z["common"]]
             lacking = f"; no rate is good at all s and d on {', '.join(none)}" if none else ""
             lines.append(f"By {LAWS[law]}, {name}: {spans}{lacking}.")
-        good, total = within(results, law)
+        good, total, far = within(results, law)
+        but = f", not on {'; '.join(far)}" if far else ""
         lines.append(
-            f"At lr = 1/{2**-DEFAULT} it ends within 10 % of the best loss of any law and rate in "
-            f"{good} of {total} stochastic settings and networks."
+            f"At lr = {results['default']:g} it ends within 10 % of the best loss of any law and "
+            f"rate in {good} of {total} stochastic settings and networks{but}."
         )
     return " ".join(lines)
 
@@ -184,7 +197,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         rows.append(tuple(row))
     keys = ("task", "d", "s", "best", "rms", "rms at its best", "spectral", "spectral at its best")
     defaults = tuple(tuple(z[key] for key in keys) for z in results["defaults"])
-    words = ("task", "d", "s", "law", "best times length", "largest good times length")
+    words = tuple(results["recurrent"][0]) if results["recurrent"] else ("task",)
     recurrent = tuple(tuple(z[key] for key in words) for z in results["recurrent"])
     loss = "what is left of the gap, of images the squared error, of networks the cross entropy"
     return [
@@ -208,11 +221,18 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         ),
         Table(
             "default",
-            f"The loss at lr = 1/{2**-DEFAULT}, beside the best of any law and rate.",
+            f"The loss at lr = {results['default']:g}, beside the best of any law and rate.",
             ("task", "d", "s", "best of all", *(f"loss: {key}" for key in keys[4:])),
             defaults,
         ),
-        Table("recurrent", "Angles of a recurrent net, times the length.", words, recurrent),
+        Table(
+            "recurrent",
+            "Angles of a recurrent net, times the length of its sequences: the best one, and the "
+            "largest whose final loss is within 10 % of the best. The rule is the default rate "
+            "divided by a quarter of the length.",
+            words,
+            recurrent,
+        ),
     ]
 
 

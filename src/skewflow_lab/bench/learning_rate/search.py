@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from inspect import signature
 
 import torch
 from torch.optim.lr_scheduler import LinearLR
@@ -9,7 +10,7 @@ from torch.optim.lr_scheduler import LinearLR
 from skewflow.errors import SkewflowError
 from skewflow.optim import AngleSGD, FlowSGD
 
-from .tasks import Task
+from .tasks import RECURRENT, Task
 
 Loss = float | None
 """None where something was not finite."""
@@ -18,11 +19,18 @@ GRID = (-6, -5, -4, -3, -2)
 """Exponents of the angles that every setting tries."""
 MOST = 14
 """Rates of one search."""
+DEFAULT: float = signature(AngleSGD).parameters["lr"].default
+"""The default learning rate of `AngleSGD`."""
+
+
+def default_rate(task: str) -> float:
+    """The default rate of a task: that of a recurrent net is divided by a quarter of its length."""
+    return DEFAULT * 4 / RECURRENT[task] if task in RECURRENT else DEFAULT
 
 
 def optimizer(weights: list[torch.nn.Parameter], law: str, s: int | str, lr: float) -> AngleSGD:
     """The optimiser of a law: "unbiased", "rms" or "spectral"; exact steps to the nearest point."""
-    retraction = "polar" if s == "dense" else "exp"
+    retraction = {"dense": "polar", "auto": "auto"}.get(str(s), "exp")
     options = {"lr": lr, "momentum": MOMENTUM, "block_size": s, "retraction": retraction}
     if law == "unbiased":
         return FlowSGD(weights, **options)  # type: ignore[arg-type, return-value]

@@ -41,7 +41,7 @@ class QualityConfig:
     collects all cells."""
     methods: tuple[str, ...] = tuple(METHODS)
     """Methods: FlowSGD's (auto, s=2, s=16, s=64, dense, factored), FlowAdam's (auto-adam), natural
-    steps (auto-natural), and the rivals'."""
+    steps (auto-natural), AngleSGD's (auto-angle), and the rivals'."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     """The device of all runs."""
     size: Size = "full"
@@ -191,7 +191,7 @@ def _final(
     for seed in range(SEEDS):
         for method, best in settings.items():
             setting = Setting(best["exponent"], best["momentum"])
-            racer = begin(problem, METHODS[method], setting, seed)
+            racer = begin(problem, METHODS[method], setting, seed, seconds)
             runs.append(
                 {"method": method, "seed": seed, **named(setting, METHODS[method], problem)}
             )

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal
 
-from skewflow.optim import FlowAdam, FlowSGD, NaturalSGD
+from skewflow.optim import AngleSGD, FlowAdam, FlowSGD, NaturalSGD
 from skewflow.optim.options import block_size_for
 
-from ..peers import RSDM, CayleySGD, Landing
+from ..peers import RSDM, SPEL, CayleySGD, IntrinsicMuon, Landing, ManifoldMuon
 from ..peers.baselines import free_parameters, geoopt, pogo
 from . import conjugate_gradient
 from .problem import Problem
@@ -30,10 +30,13 @@ class Runner:
     Args:
         step: Takes the step with the given number: gradient and update.
         point: Returns the current point.
+        slow: Multiplies the learning rate by a part of it, before each step. None for methods whose
+            steps become shorter with the gradient.
     """
 
     step: Callable[[int], None]
     point: Callable[[], Tensor]
+    slow: Callable[[float], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Method:
         ours: Whether it is an optimiser of skewflow.
         factored: Whether it takes the factors of a gradient, if the problem has them.
         momentum: Whether it has a momentum.
+        radians: Whether steps have a fixed length. Momentum does not lengthen them, and their
+            rate falls on a line to zero at the end of a run.
         rates: Whether it has a learning rate.
         package: The package that must be installed.
         unfit: Returns the reason why it cannot solve a problem, or None.
@@ -68,6 +73,7 @@ class Method:
     ours: bool = False
     factored: bool = False
     momentum: bool = False
+    radians: bool = False
     rates: bool = True
     package: str | None = None
     unfit: Callable[[Problem], str | None] = lambda problem: None
@@ -79,7 +85,9 @@ class Method:
         return self.unfit(problem)
 
 
-def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runner]:
+def of_points(
+    make: Callable[..., torch.optim.Optimizer], radians: bool = False
+) -> Callable[..., Runner]:
     """Runs of an optimiser of tall matrices, made by `make(matrices, lr, momentum, problem)`."""
 
     def made(problem: Problem, lr: float, momentum: float) -> Runner:
@@ -90,9 +98,31 @@ def of_points(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., Runne
             p.grad = problem.gradient(p.detach(), number)
             optimizer.step()
 
-        return Runner(step, p.detach)
+        def slow(part: float) -> None:
+            optimizer.param_groups[0]["lr"] = lr * part
+
+        return Runner(step, p.detach, slow if radians else None)
 
     return made
+
+
+RADIANS = 0.2
+"""The middle of the learning rates of steps by an angle."""
+
+
+def by_angle(make: Callable[..., torch.optim.Optimizer], ours: bool = False) -> Method:
+    """A method whose rate is the angle, in radians, by which a step turns its planes."""
+
+    def made(matrices: list[Tensor], lr: float, mu: float, _: Problem) -> torch.optim.Optimizer:
+        return make([nn.Parameter(X) for X in matrices], lr, momentum=mu)
+
+    return Method(
+        of_points(made, radians=True),
+        base=lambda problem: RADIANS,
+        ours=ours,
+        momentum=True,
+        radians=True,
+    )
 
 
 def flow(block_size: Any, *, factored: bool = False, natural: bool = False) -> Method:
@@ -236,13 +266,14 @@ OURS: Mapping[str, Method] = {
     "auto": flow("auto", factored=True),
     "auto-adam": flow_adam(),
     "auto-natural": replace(flow("auto", factored=True, natural=True), unfit=_unfactored),
+    "auto-angle": by_angle(AngleSGD, ours=True),
     "s=2": flow(2),
     "s=16": flow(16),
     "s=64": flow(64),
     "dense": flow("dense"),
     "factored": replace(flow("dense", factored=True), unfit=_unfactored),
 }
-"""Our methods: "auto" of FlowSGD and FlowAdam, natural steps, and FlowSGD with a fixed size."""
+"""Our methods: "auto" of each optimiser, and FlowSGD with a fixed size."""
 
 METHODS: Mapping[str, Method] = {
     **OURS,
@@ -258,6 +289,9 @@ METHODS: Mapping[str, Method] = {
     "rsdm-permutation": _peer(RSDM, momentum=False, permutation=True),
     "rsdm-orthogonal": _peer(RSDM, momentum=False, permutation=False),
     "cayley-sgd": _peer(CayleySGD, momentum=True),
+    "spel": by_angle(SPEL),
+    "imuon": by_angle(IntrinsicMuon),
+    "manifold-muon": by_angle(ManifoldMuon),
     "pymanopt-cg": Method(
         _pymanopt, rates=False, package="pymanopt", unfit=conjugate_gradient.excuse
     ),

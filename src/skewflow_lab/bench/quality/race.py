@@ -37,6 +37,7 @@ class Racer:
     Args:
         problem: The problem; no other run uses this object.
         runner: The method.
+        length: Seconds of the whole run, in which the rate of some methods falls to zero.
         seconds: Time on its clock.
         steps: Number of steps taken.
         curve: The evaluations.
@@ -47,6 +48,7 @@ class Racer:
 
     problem: Problem
     runner: Runner
+    length: float = math.inf
     seconds: float = 0.0
     steps: int = 0
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -56,15 +58,21 @@ class Racer:
 
     @classmethod
     def start(
-        cls, problem: Problem, method: Method, lr: float, momentum: float, order: int = 0
+        cls,
+        problem: Problem,
+        method: Method,
+        lr: float,
+        momentum: float,
+        order: int = 0,
+        length: float = math.inf,
     ) -> "Racer":
         """Make a run, and evaluate its first point."""
         own = problem.fresh(order)
         made = method.make(own, lr, momentum)
         if isinstance(made, Solver):
-            racer: Racer = Restarted(own, Runner(_no_step, own.start), solver=made)
+            racer: Racer = Restarted(own, Runner(_no_step, own.start), length, solver=made)
         else:
-            racer = cls(own, made)
+            racer = cls(own, made, length)
         racer.evaluate()
         return racer
 
@@ -101,8 +109,12 @@ class Racer:
         cuda = self.problem.device.type == "cuda"
         if cuda:
             torch.cuda.synchronize()
+        slow, pace = self.runner.slow, self.seconds / self.steps if self.steps else 0.0
         began = time.perf_counter()
         for number in range(self.steps, self.steps + repeat):
+            if slow is not None:
+                spent = self.seconds + (number - self.steps) * pace
+                slow(max(0.0, 1 - spent / self.length))
             self.runner.step(number)
         if cuda:
             torch.cuda.synchronize()
@@ -170,18 +182,25 @@ class Setting:
 
     def lr(self, method: Method, problem: Problem) -> float:
         """The learning rate; the factor 1 - momentum keeps the length of steps."""
-        return method.base(problem) * FACTOR**self.exponent * (1 - self.momentum)
+        kept = 1.0 if method.radians else 1 - self.momentum
+        return method.base(problem) * FACTOR**self.exponent * kept
 
 
 COLD = Setting(-4, 0.0)
 """A setting with which no method diverges."""
 
 
-def begin(problem: Problem, method: Method, setting: Setting, order: int = 0) -> Racer | str:
-    """A run at its start, with batches in the given order; or the reason of a failure."""
+def begin(
+    problem: Problem,
+    method: Method,
+    setting: Setting,
+    order: int = 0,
+    seconds: float = math.inf,
+) -> Racer | str:
+    """A run of some seconds at its start, with batches in an order; or the reason of a failure."""
     try:
         lr = setting.lr(method, problem)
-        return Racer.start(problem, method, lr, setting.momentum, order)
+        return Racer.start(problem, method, lr, setting.momentum, order, seconds)
     except Exception as error:  # as above
         return f"failed: {reason(error)}"
 

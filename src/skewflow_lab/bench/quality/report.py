@@ -134,10 +134,12 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         "ratio; then the same for our best choice by hand, to the best gap that our choices "
         f"have after 1 / {BY_HAND:g} of the time. Every method runs three times, with batches in "
         'three orders, and the medians count. "auto" is the best of FlowSGD (auto), FlowAdam '
-        "(auto-adam) and, for gradients in factors, natural steps (auto-natural), as rivals enter "
-        "with SGD and Adam. A gap is relative to the first one, and belongs to the nearest "
-        "orthonormal matrix; the error is the distance to it, ||X^T X - I||_F / sqrt(k). Steps "
-        "and gradients are on the clock, evaluations are not.",
+        "(auto-adam), AngleSGD (auto-angle) and, for gradients in factors, natural steps "
+        "(auto-natural), as rivals enter with SGD and Adam. The rate of steps of fixed length "
+        "(AngleSGD, SPEL, iMuon, manifold Muon) falls on a line to zero at the end of a run. A gap "
+        "is relative to the first one, and belongs to the nearest orthonormal matrix; the error is "
+        "the distance to it, ||X^T X - I||_F / sqrt(k). Steps and gradients are on the clock, "
+        "evaluations are not.",
         (
             "problem",
             "shape",

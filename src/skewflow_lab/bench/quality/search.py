@@ -134,7 +134,7 @@ def trial(
         seconds: Seconds of the trial, which takes at least one step.
         best: The least loss of earlier trials.
     """
-    racer = begin(problem, method, setting)
+    racer = begin(problem, method, setting, seconds=seconds)
     if isinstance(racer, str):
         return math.inf
     for part in (EARLY, HALF, 1.0):

@@ -4,7 +4,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-AUTO = {"auto": "FlowSGD", "auto-adam": "FlowAdam", "auto-natural": "natural steps"}
+AUTO = {
+    "auto": "FlowSGD",
+    "auto-adam": "FlowAdam",
+    "auto-natural": "natural steps",
+    "auto-angle": "AngleSGD",
+}
 """The methods with block size "auto" and their optimisers; the best of them counts as "auto"."""
 TINY = 1e-16
 """Gaps and times are at least this before a division."""

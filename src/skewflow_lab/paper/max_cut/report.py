@@ -106,7 +106,7 @@ def _clocks(graphs: Mapping[str, Any], patience: float, timing: Timing) -> Table
         "from the first columns of the start of pymanopt's trust region, which has the rank "
         "ceil(sqrt(2 n)) and runs until its gradient norm is 1e-6, its own rule, or "
         f"{patience:g} times as long as ours, half a second at least. Its gap is to the best value "
-        "of both. It does not solve the large graphs."
+        "of both."
     )
     if whole:
         text += (
@@ -129,7 +129,7 @@ def draw_vectors(canvas: "Canvas", results: Mapping[str, Any]) -> None:
                 *(v for v, s in zip(g["vectors"], g["side"], strict=True) if s == side), strict=True
             )
             axis.scatter(x, y, s=5, color=colour, alpha=0.6, linewidths=0)
-        axis.set(title=f"{name}: {g['cut']:,}", aspect="equal", xlim=(-1.05, 1.05))
+        axis.set(title=f"{name}: {g['cut']:,.10g}", aspect="equal", xlim=(-1.05, 1.05))
         axis.set(ylim=(-1.05, 1.05), xticks=(), yticks=())
 
 

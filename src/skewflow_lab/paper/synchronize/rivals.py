@@ -18,7 +18,11 @@ if TYPE_CHECKING:  # the other process does not import torch
     from skewflow.problems import PoseGraph
 
 Array = NDArray[np.float64]
-METHODS = ("levenberg-marquardt", "shonan")
+FROM_OURS, OWN_START, SHONAN = METHODS = (
+    "levenberg-marquardt",
+    "levenberg-marquardt, own start",
+    "shonan",
+)
 
 
 def has_gtsam() -> bool:
@@ -30,8 +34,9 @@ def solve(method: str, graph: PoseGraph, R: Array, t: Array, limit: int) -> dict
     """The seconds, rotations and positions of a run from this start; None if it fails.
 
     Args:
-        method: A key of `METHODS`. Levenberg-Marquardt minimises squared angles and distances with
-            the weights of the chordal objective to second order; Shonan averages rotations only.
+        method: One of `METHODS`. Levenberg-Marquardt minimises squared angles and distances with
+            the weights of the chordal objective to second order, from the start given here or from
+            GTSAM's own, which its seconds include. Shonan averages rotations only.
         graph: The measurements.
         R: Initial rotations.
         t: Initial positions.
@@ -61,12 +66,15 @@ def main() -> None:
         given = dict(file)
     limit = int(given["limit"])
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-    seconds, R, t = (_marquardt if method == METHODS[0] else _shonan)(given)
+    if method == SHONAN:
+        seconds, R, t = _shonan(given)
+    else:
+        seconds, R, t = _marquardt(given, own_start=method == OWN_START)
     np.savez(found, R=R, t=t)
     print(json.dumps({"seconds": seconds}))
 
 
-def _marquardt(given: dict[str, Array]) -> tuple[float, Array, Array]:
+def _marquardt(given: dict[str, Array], own_start: bool) -> tuple[float, Array, Array]:
     import gtsam
 
     d = given["R"].shape[-1]
@@ -92,6 +100,8 @@ def _marquardt(given: dict[str, Array]) -> tuple[float, Array, Array]:
     prior = gtsam.PriorFactorPose2 if d == 2 else gtsam.PriorFactorPose3
     graph.add(prior(0, made(given["R"][0], given["t"][0]), sure))
     began = time.process_time()
+    if own_start:
+        values = (gtsam.lago if d == 2 else gtsam.InitializePose3).initialize(graph)
     result = gtsam.LevenbergMarquardtOptimizer(graph, values).optimize()
     seconds = time.process_time() - began
     at = result.atPose2 if d == 2 else result.atPose3

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from skewflow.geometry import haar, omega, project
 from skewflow.optim import FlowSGD
+from skewflow.samplers import Balanced
 
 from ...bench.peers.baselines import exact_exponential
 from ...measure.timing import interleaved, ratio
 from ...models.methods import r_star
 from ...runs.experiment import Experiment, Figure, Table, Timing, Value
+from ...runs.files import RunError
 from ...runs.run import Run
 from ...runs.seeds import spawn
 from ...runs.threads import one_thread
@@ -91,6 +93,8 @@ class Table1(Experiment[Table1Config]):
 
     def cells(self, config: Table1Config) -> Sequence[str]:
         """One name for each setting."""
+        if config.rounds < 1:
+            raise RunError(f"--rounds must be at least 1: got {config.rounds}.")
         return list(config.settings)
 
     @one_thread()
@@ -253,7 +257,7 @@ def _milliseconds(X: Tensor, G: Tensor, eta: float, rounds: int) -> dict[str, li
     steps: dict[str, Callable[[], object]] = {
         "exact": lambda: exact_exponential(X, G),
         DENSE: flow(block_size="dense"),
-        ABS: flow(block_size=2, sampler="balanced"),
+        ABS: flow(block_size=2, sampler=Balanced(2)),
         UNIFORM: flow(block_size=2, sampler="uniform"),
         "stochastic s = r*": flow(block_size=r_star(len(X)), sampler="uniform"),
         "projection p = 20": projected,

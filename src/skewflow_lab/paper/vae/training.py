@@ -112,7 +112,7 @@ class Training:
             weights, rest = split_parameters(self.model)
             free = [p for _, p in rest]
             optimizers.append(
-                FlowAdam(weights, lr=lr, seed=seed)
+                FlowAdam(weights, lr=lr, block_size="dense", retraction="polar", seed=seed)
                 if method == "flowadam"
                 else FlowSGD(weights, lr=lr, momentum=0.9, seed=seed)
             )

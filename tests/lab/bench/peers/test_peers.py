@@ -5,7 +5,9 @@ import torch
 
 from helpers import assert_close, fitted_slope, randn, random_stiefel
 from skewflow.geometry import cayley, expm, omega
-from skewflow_lab.bench.peers import RSDM, CayleySGD, Landing
+from skewflow.optim import AngleSGD
+from skewflow_lab.bench.peers import RSDM, SPEL, CayleySGD, IntrinsicMuon, Landing, ManifoldMuon
+from skewflow_lab.bench.peers._sign import msign, nearest
 from skewflow_lab.bench.quality.matrix_problems import PCA, Procrustes
 
 SHAPES = [(6, 6), (9, 3), (2, 5, 4)]
@@ -142,3 +144,77 @@ def test_the_momentum_of_cayley_sgd_is_kept_tangent_and_goes_faster_downhill():
             assert_close("X^T M", -S.mT, S, torch.float32)
     assert all(b < a for a, b in zip(losses[0.0], losses[0.0][1:], strict=False))
     assert losses[0.9][-1] < losses[0.0][-1] - 0.1 * (losses[0.0][0] - losses[0.0][-1])
+
+
+SIGNS = {"SPEL": SPEL, "iMuon": IntrinsicMuon, "manifold Muon": ManifoldMuon}
+
+
+def direction(make, X, G, lr=1e-7, **options):
+    """The direction of a step, which is tangent to first order after it."""
+    p = torch.nn.Parameter(X.clone())
+    p.grad = G
+    make([p], lr, **options).step()
+    return (X - p.detach()) / lr
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_sign_is_the_polar_factor_to_a_thousandth(shape, generator):
+    A = randn(*shape, generator=generator)
+    U, _, V = torch.linalg.svd(A, full_matrices=False)
+    assert float((msign(A) - U @ V).abs().max()) < 1e-3
+    X = random_stiefel(*shape[-2:], generator=generator)
+    for far in (0.05, 0.3, 0.8):
+        scale = 1 + far * (2 * torch.rand(shape[-1], generator=generator, dtype=X.dtype) - 1)
+        assert_close("X", X, nearest(X * scale, far))
+
+
+@pytest.mark.parametrize("make", SIGNS.values(), ids=SIGNS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("lr", [0.03, 0.5, 3.0])
+def test_steps_by_signs_stay_on_the_manifold_whatever_the_gradient(make, shape, lr, generator):
+    X = point(shape, generator)
+    optimizer = make([X], lr, momentum=0.9)
+    for scale in (1e-20, 1.0, 1e12):
+        X.grad = scale * randn(*shape, generator=generator)
+        optimizer.step()
+        assert distance(X) < 1e-8
+
+
+@pytest.mark.parametrize("make", SIGNS.values(), ids=SIGNS)
+@pytest.mark.parametrize("problem", [Procrustes(8, device="cpu"), PCA(9, 4, 10.0, device="cpu")])
+def test_steps_by_signs_find_the_optimum_where_their_rate_falls_to_zero(make, problem):
+    X, steps = torch.nn.Parameter(problem.start()), 1000
+    optimizer = make([X], 0.1, momentum=0.9)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 - step / steps)
+        X.grad = problem.gradient(X.detach(), step)
+        optimizer.step()
+    assert problem.loss(X.detach().double()) == pytest.approx(problem.optimum, rel=1e-3)
+
+
+def test_of_square_matrices_all_three_take_the_spectral_step_of_ours(generator):
+    X, G = random_stiefel(6, 6, generator=generator), randn(6, 6, generator=generator)
+    ours = direction(AngleSGD, X, G, momentum=0.0, block_size="dense", retraction="exp")
+    for make in SIGNS.values():
+        found = direction(make, X, G)
+        assert float((found - ours).abs().max()) < 0.02  # both signs are approximate
+        assert float(torch.linalg.svdvals(found).min()) > 0.98
+
+
+def test_the_two_parts_of_imuon_are_signs_and_its_direction_is_tangent(generator):
+    X, G = random_stiefel(9, 4, generator=generator), randn(9, 4, generator=generator)
+    found = direction(IntrinsicMuon, X, G)
+    K = X.mT @ found
+    assert float((K + K.mT).abs().max()) < 1e-5
+    for part in (K, found - X @ K):
+        assert float((torch.linalg.svdvals(part) - 1).abs().max()) < 1e-3
+
+
+def test_the_ascent_of_manifold_muon_ends_at_the_steepest_tangent_direction(generator):
+    X, G = random_stiefel(9, 4, generator=generator), randn(9, 4, generator=generator)
+    A = direction(ManifoldMuon, X, G, ascents=3000)
+    assert float(torch.linalg.matrix_norm(A, ord=2)) == pytest.approx(1.0, abs=0.01)
+    for make in (SPEL, IntrinsicMuon):
+        other = direction(make, X, G)  # the retraction leaves the tangent part
+        other = other / torch.linalg.matrix_norm(other, ord=2)
+        assert float((G * A).sum()) > 1.02 * float((G * other).sum())

@@ -265,7 +265,7 @@ def test_a_factored_run_takes_the_steps_of_the_dense_one(momentum):
         ({"problems": ()}, "--problems must be some of procrustes, pca: got none"),
         (
             {"methods": ("adam",)},
-            "--methods must be some of auto, auto-adam, auto-natural, s=2.*: got adam",
+            "--methods must be some of auto, auto-adam, auto-natural, auto-angle, s=2.*: got adam",
         ),
         ({"seconds": 0.0}, "--seconds must be above 0 and finite: got 0.0"),
         ({"seconds": float("inf")}, "--seconds must be above 0 and finite: got inf"),

@@ -132,6 +132,20 @@ def test_a_run_that_leaves_the_manifold_may_come_back(clock):
     assert run.record()["failure"] is None and [p["steps"] for p in run.curve] == [0, 2]
 
 
+def test_the_rate_of_steps_of_fixed_length_falls_to_zero_with_the_time(clock):
+    problem, parts = Fake(clock), []
+
+    def step(number):
+        clock.now += 1.0
+
+    run = Racer(problem, Runner(step, problem.start, parts.append), 10.0)
+    for until in (1.0, 4.0, 10.0):
+        run.advance(until)
+    assert parts == pytest.approx([1 - step / 10 for step in range(10)])
+    method = Method(lambda *_: Runner(step, problem.start), base=lambda _: 0.2, radians=True)
+    assert Setting(0, 0.9).lr(method, problem) == 0.2  # momentum does not lengthen such steps
+
+
 def test_a_run_that_is_not_finite_stops(clock):
     run = racer(clock, [torch.full((5, 2), torch.nan)])
     run.advance(5.0)

@@ -1,0 +1,1 @@
+"""`skewflow reproduce isomorphism`: pairs of graphs with known answers (Sec. 1)."""

@@ -1,0 +1,1 @@
+"""`skewflow reproduce metric-learning`: neighbours under learned metrics (Sec. 1)."""

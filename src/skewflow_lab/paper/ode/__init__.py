@@ -1,0 +1,1 @@
+"""`skewflow reproduce ode`: differential equations whose weight flows on O(d) (Sec. 9.9)."""
