@@ -1,5 +1,7 @@
 """FlowSGD on CUDA: the same step as on the CPU, no synchronisation, graphs, memory, drift."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -49,19 +51,31 @@ def test_cuda_and_cpu_take_the_same_steps(block_size, lr, momentum):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("block_size", [2, 16, 91, "dense"])
-def test_a_step_waits_for_the_device_only_to_look_at_angles(block_size):
+def test_a_step_never_waits_for_the_device(block_size):
     params = weights(LARGE if block_size == 91 else SHAPES)
     optimizer = FlowSGD(params, lr=1e-3, momentum=0.9, block_size=block_size, check_every=2)
     generator = torch.Generator().manual_seed(1)
     fill_gradients(params, generator)
-    for _ in range(4):
-        optimizer.step()  # compiles, makes the buffers, looks at the angles of steps 1, 2 and 4
+    for _ in range(2):
+        optimizer.step()  # compiles, and makes the buffers
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for _ in range(3):
+        for _ in range(7):  # checks of angles at steps 4 and 8
             optimizer.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("block_size", [2, 16])
+def test_a_large_angle_is_told_at_the_next_check(block_size):
+    params = weights([(64, 64)])
+    fill_gradients(params, torch.Generator().manual_seed(1))
+    optimizer = FlowSGD(params, lr=10.0, block_size=block_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    with pytest.warns(UserWarning, match="a step turns a plane of"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize("block_size", [2, 16, 91, "dense"])
@@ -116,7 +130,8 @@ def test_a_matching_step_needs_no_memory_of_its_own():
     (p,) = weights([(4096, 4096)])
     p.grad = torch.randn_like(p)
     optimizer = FlowSGD([p], lr=1e-6, block_size=2)
-    optimizer.step()
+    for _ in range(4):
+        optimizer.step()  # steps 1, 2 and 4 check the angles, with copies of few rows
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -149,9 +149,13 @@ def test_other_methods_are_scipy_s():
 def test_unknown_options_warn_as_in_scipy_and_its_forms_of_options_are_taken():
     A, B = instance(6, seed=11)
     plain = quadratic_assignment(A, B, options=FAST)
-    for solve in (quadratic_assignment, scipy.optimize.quadratic_assignment):
+    theirs = scipy.optimize.quadratic_assignment
+    for solve, options in (
+        (quadratic_assignment, FAST),
+        (theirs, {"rng": np.random.default_rng(0)}),
+    ):
         with pytest.warns(scipy.optimize.OptimizeWarning, match="Unknown solver options: foo"):
-            solve(A, B, options={**(FAST if solve is quadratic_assignment else {}), "foo": 1})
+            solve(A, B, options={**options, "foo": 1})
     assert quadratic_assignment(A, B, "FLOW", FAST).fun == plain.fun
     for pair in ([(2, 3)], [2, 3], np.array([[2.0, 3.0]]), torch.tensor([[2, 3]])):
         assert quadratic_assignment(A, B, options={**FAST, "partial_match": pair}).col_ind[2] == 3
