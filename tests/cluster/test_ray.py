@@ -117,6 +117,7 @@ def test_an_interrupt_leaves_workers_that_can_be_used(cluster):
 def learn(out, *words, **environment):
     """The files of a small run on the command line, in a process of its own."""
     command = [sys.executable, "-m", "skewflow_lab.cli", "reproduce", "rl", "--preset", "ci"]
+    command += ["--backend", "processes", "--trials", "0", "--score-every", "1"]
     command += ["--generations", "2", "--num-directions", "4", "--out", str(out), *words]
     env = {**os.environ, **environment}
     found = subprocess.run(command, capture_output=True, text=True, env=env)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -32,6 +32,9 @@ TINY = replace(
     generations=3,
     num_directions=3,
     num_scores=2,
+    score_every=1,
+    final_scores=1,
+    trials=0,
     horizon=30,
     workers=1,
 )
@@ -73,6 +76,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
 def test_a_killed_process_leaves_a_state_that_goes_on_to_the_same_bytes(tmp_path):
     words = ["--backend", "mjx", "--preset", "ci", "--method", "affine", "--generations", "3"]
     words += ["--num-directions", "3", "--horizon", "30", "--num-scores", "2", "--workers", "1"]
+    words += ["--score-every", "1", "--trials", "0"]
     command = [sys.executable, "-m", "skewflow_lab.cli", "reproduce", "rl", *words, "--out"]
     subprocess.run([*command, tmp_path / "whole"], check=True, capture_output=True)
     metrics = tmp_path / "part" / "rl" / "metrics.jsonl"
@@ -98,7 +102,7 @@ def test_policies_and_the_clock_are_kept_for_videos_and_tables(tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     (group,) = summary["results"]["groups"]
     assert group["methods"]["affine"][0]["score"] == outcome.value
-    clock = json.loads((folder / "timing.json").read_text())["HalfCheetah,lot=0"]
+    clock = json.loads((folder / "timing.json").read_text())["HalfCheetah,batch=0"]
     assert clock["steps"] == 2 * 6 * 30  # not the first generation, which is compiled
     assert 0 < clock["rollout seconds"] < clock["generation seconds"] < clock["seconds"]
     (start,) = json.loads((folder / "environment.json").read_text())
@@ -163,7 +167,21 @@ def test_the_starts_made_ahead_are_those_of_each_generation(tmp_path, monkeypatc
     assert len(np.unique(drawn, axis=0)) == 3 * 3 * 2  # by generation, direction and evaluation
 
 
-def test_jobs_that_exceed_the_batch_make_several_lots_seed_by_seed():
+def test_jobs_that_exceed_the_batch_make_several_batches_seed_by_seed():
     config = replace(TINY, seeds=(0, 1, 2), batch=30)
-    assert RL.cells(config) == ["HalfCheetah,lot=0", "HalfCheetah,lot=1"]
-    assert RL.cells(replace(config, batch=1)) == [f"HalfCheetah,lot={n}" for n in range(9)]
+    assert RL.cells(config) == ["HalfCheetah,batch=0", "HalfCheetah,batch=1"]
+    assert RL.cells(replace(config, batch=1)) == [f"HalfCheetah,batch={n}" for n in range(9)]
+
+
+def test_searched_settings_reach_the_jobs(tmp_path, monkeypatch):
+    used = []
+
+    class Watched(mjx_train.Trainee):
+        def __init__(self, config, job, settings, *rest):
+            used.append(settings)
+            super().__init__(config, job, settings, *rest)
+
+    monkeypatch.setattr(mjx_train, "Trainee", Watched)
+    folder = run(tmp_path, config=replace(TINY, method=("affine",), trials=2))
+    (found,) = json.loads((folder / "summary.json").read_text())["results"]["searches"]
+    assert [asdict(settings) for settings in used] == [found["settings"]]

@@ -66,7 +66,8 @@ class EvolutionStrategy:
         maximize: Larger values are better.
         geodesics: Names of orthogonal parameters to perturb along geodesics.
         num_evaluations: Evaluations of each point, with different seeds; their mean is its value.
-        num_scores: Evaluations of the centre that are reported with every generation.
+        num_scores: Evaluations of the centre that are reported.
+        score_every: Generations between two such reports, the first with generation 0.
         common_seeds: Evaluate all points of a generation with the same seeds (common random
             numbers); otherwise only the two sides of a direction have the same seeds.
         seed: Seed of the directions and of the evaluations' seeds.
@@ -96,6 +97,7 @@ class EvolutionStrategy:
         geodesics: Iterable[str] = (),
         num_evaluations: int = 1,
         num_scores: int = 0,
+        score_every: int = 1,
         common_seeds: bool = True,
         seed: int = 0,
     ) -> None:
@@ -104,6 +106,7 @@ class EvolutionStrategy:
         self.optimizers = list(optimizers)
         _validate.count(num_directions, "num_directions")
         _validate.count(num_evaluations, "num_evaluations")
+        _validate.count(score_every, "score_every")
         _validate.one_of(shaping, tuple(SHAPINGS), "shaping")
         check_top(top, num_directions)
         if not 0 < sigma < float("inf"):
@@ -119,6 +122,7 @@ class EvolutionStrategy:
         )
         self.maximize, self.geodesics = maximize, frozenset(geodesics)
         self.num_evaluations, self.num_scores = num_evaluations, num_scores
+        self.score_every = score_every
         self.common_seeds, self.seed = common_seeds, seed
         self.generation = self.steps = 0
         self.moments: Moments | None = None
@@ -165,7 +169,7 @@ class EvolutionStrategy:
                 {name: p.detach().clone() for name, p in self.params.items()},
                 self.geodesics,
                 self.moments,
-                tuple(self._tasks()),
+                tuple(self.tasks(self.generation)),
             )
         return self._asked
 
@@ -177,14 +181,16 @@ class EvolutionStrategy:
         drawn = seeds_for(self.seed, generation, 0, n * k)
         return [drawn[i : i + k] for i in range(0, n * k, k)]
 
-    def _tasks(self) -> Iterable[Task]:
-        n = self.num_directions
-        for i, seeds in enumerate(self.evaluation_seeds(self.generation)):
-            yield Task(2 * i, i, 1, seeds)
-            yield Task(2 * i + 1, i, -1, seeds)
+    def tasks(self, generation: int) -> list[Task]:
+        """The tasks of a generation, past or future."""
+        n, found = self.num_directions, []
+        for i, seeds in enumerate(self.evaluation_seeds(generation)):
+            found += [Task(2 * i, i, 1, seeds), Task(2 * i + 1, i, -1, seeds)]
         # Scores have the same seeds in all generations, so that a learning curve compares centres.
-        for k, seed in enumerate(seeds_for(self.seed, 0, n, self.num_scores)):
-            yield Task(2 * n + k, 0, 0, (seed,))
+        if generation % self.score_every == 0:
+            scored = seeds_for(self.seed, 0, n, self.num_scores)
+            found += [Task(2 * n + k, 0, 0, (seed,)) for k, seed in enumerate(scored)]
+        return found
 
     def tell(self, outcomes: Sequence[Outcome | float]) -> Record:
         """Take one step from the values of the generation's tasks, in the order of the tasks.
@@ -267,7 +273,7 @@ class EvolutionStrategy:
 
     def settings(self) -> dict[str, Any]:
         """The arguments on which the result of a run depends, without the optimisers."""
-        names = "num_directions sigma shaping top maximize num_evaluations num_scores"
+        names = "num_directions sigma shaping top maximize num_evaluations num_scores score_every"
         kept = {name: getattr(self, name) for name in (*names.split(), "common_seeds", "seed")}
         return {**kept, "geodesics": sorted(self.geodesics)}
 

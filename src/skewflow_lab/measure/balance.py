@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from skewflow.geometry import haar
 from skewflow.tournaments import EdgeWeights
 from skewflow.tournaments.theory import rho
 
 from ..runs.experiment import Figure, Table, Value
+from ..runs.seeds import spawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -28,6 +31,13 @@ def measure(X: Tensor, G: Tensor, block_sizes: Sequence[int]) -> dict[str, float
     """The values of rho, by block size, at one point of a training."""
     W = EdgeWeights(X, G)
     return {str(s): rho(W, s) for s in block_sizes}
+
+
+def noise(d: int, block_sizes: Sequence[int]) -> dict[str, float]:
+    """The values of rho, by block size, for a gradient that is pure noise."""
+    generator = spawn(0, "rho of noise", d)
+    X = haar(d, generator=generator, dtype=torch.float64)
+    return measure(X, torch.randn(d, d, generator=generator, dtype=X.dtype), block_sizes)
 
 
 def summarise(d: int, block_sizes: Sequence[int], rows: Rows) -> list[dict[str, Any]]:
@@ -64,16 +74,20 @@ def verdict(sizes: Rows) -> str:
 def table(groups: Sequence[tuple[tuple[Value, ...], Rows]], names: tuple[str, ...] = ()) -> Table:
     """One row for each group and s; `names` are the columns that tell groups apart."""
     shown = ("s", "d_over_s", "mean", "least", "largest", "factor")
+    noisy = all("noise" in z for _, sizes in groups for z in sizes)
     rows = tuple(
-        (*key, *(z[name] for name in shown), 2 * z["mean"]) for key, sizes in groups for z in sizes
+        (*key, *(z[name] for name in shown), 2 * z["mean"], *((z["noise"],) if noisy else ()))
+        for key, sizes in groups
+        for z in sizes
     )
     columns = ("s", "paper: about c d/s, d/s =", "ours: mean rho", "least", "largest")
+    last = ("of pure noise",) if noisy else ()
     return Table(
         "rho",
         "rho = ||h(Omega)||_1 / gamma with h = abs over the whole of training and all seeds. The "
         "last column takes gamma as printed, the sum over only the triangle. The paper shows a "
         "figure only, which our source of it lacks.",
-        (*names, *columns, "ours over d/s", "with gamma as printed"),
+        (*names, *columns, "ours over d/s", "with gamma as printed", *last),
         rows,
     )
 

@@ -242,10 +242,17 @@ def sections(results: Path) -> list[Recorded]:
             },
         ),
         at(
+            f"{BENCH}/rollouts_cpu.json",
+            "Generations of policies on two cores",
+            "es",
+            command="skewflow bench rollouts --save",
+        ),
+        at(
             f"{BENCH}/rollouts.json",
             "Rollouts of the Humanoid on an H200",
             "es",
-            command="skewflow bench rollouts --save",
+            command="skewflow bench rollouts --backend mjx --task Humanoid --batch 4096 "
+            "--hidden 200 --steps 500 --rounds 3 --save",
         ),
         at(
             "max-cut",

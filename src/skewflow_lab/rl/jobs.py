@@ -1,25 +1,29 @@
 """One training run of Sec. 6.1, and the strategy that does it."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import torch
 from torch import nn
 
 from skewflow.es import EvolutionStrategy, Outcome
+from skewflow.es.generation import seeds_for
 
 from ..measure import balance
 from ..models.methods import relative_error
 from ..runs.seeds import spawn
-from .methods import FREE, Method, after_step, optimizers, start
+from .methods import ORTHOGONAL, Method, Settings, after_step, optimizers, start
 from .tasks import TaskName
 
 if TYPE_CHECKING:
     from .config import RLConfig
 
 Strategy = TypeVar("Strategy", bound=EvolutionStrategy)
+
+SCORES = 2**31
+"""The stream of the seeds of last scores, which no direction has."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Trainee(Generic[Strategy]):
     Args:
         config: The settings of all jobs.
         job: This one.
+        settings: Step sizes, momentum and sigma.
         kind: Of strategy.
         device: Where the parameters are.
     """
@@ -58,30 +63,36 @@ class Trainee(Generic[Strategy]):
         self,
         config: "RLConfig",
         job: Job,
+        settings: Settings,
         kind: type[Strategy],
         device: str = "cpu",
     ) -> None:
         self.job = job
-        begin = start(job.task, job.method, job.hidden, spawn(job.seed, "policy", job.hidden))
+        begin, self.fixed = start(
+            job.task, job.method, job.hidden, spawn(job.seed, "policy", job.hidden)
+        )
         self.params = {name: nn.Parameter(p.detach().to(device)) for name, p in begin.items()}
         self.strategy = kind(
             self.params,
             optimizers(
                 self.params,
                 job.method,
-                lr=config.lr,
-                orthogonal_lr=config.orthogonal_lr,
+                settings,
+                num_directions=config.num_directions,
+                num_draws=config.num_draws,
                 seed=job.seed,
             ),
             num_directions=config.num_directions,
-            sigma=config.sigma,
+            sigma=settings.sigma,
             maximize=True,
             num_evaluations=config.num_evaluations,
             num_scores=config.num_scores,
+            score_every=config.score_every,
             common_seeds=config.common_starts,
             seed=job.seed,
         )
-        self._curve: list[str] = []  # rows as JSON, since `state_dict` is called so often
+        self.curve: list[tuple[int, int, float]] = []  # generation, steps so far, score
+        self._drift = self._moved = 0.0
         self._balance: list[dict[str, Any]] = []
         self._rho_every = config.rho_every
         if job.method == "stoch-ortRNN" and config.rho_every:
@@ -96,40 +107,57 @@ class Trainee(Generic[Strategy]):
 
     def tell(self, outcomes: Sequence[Outcome], **measured: int) -> dict[str, Any]:
         """Take one step, and project if it is time to; the generation in numbers."""
-        job, record = self.job, self.strategy.tell(outcomes)
+        job, W = self.job, self.params.get("W")
+        before = torch.empty(0) if W is None else W.detach().clone()
+        steps = self.strategy.steps
+        record = self.strategy.tell(outcomes)
         after_step(self.params, job.method, self.strategy.generation, job.project_every)
-        drift = None if job.method in FREE else relative_error(self.params["W"])
-        row = {**asdict(record), "drift": drift, **measured}
-        self._curve.append(json.dumps(row))
-        return row
+        if W is not None:
+            self._moved += float((W.detach() - before).norm() / W.detach().norm())
+        if job.method in (*ORTHOGONAL, "ortinit-vanRNN"):
+            self._drift = max(self._drift, relative_error(self.params["W"]))
+        if record.score is not None:
+            self.curve.append((record.generation, steps, record.score))
+        return {**asdict(record), **measured}
 
     def state_dict(self) -> dict[str, Any]:
         """What a stopped run goes on from."""
-        # As one string: to pickle a thousand rows takes longer than all else in a generation.
-        kept = {"curve": "\n".join(self._curve), "balance": self._balance}
-        return {"strategy": self.strategy.state_dict(), **kept}
+        return {
+            "strategy": self.strategy.state_dict(),
+            "curve": self.curve,
+            "drift": self._drift,
+            "moved": self._moved,
+            "balance": self._balance,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self.strategy.load_state_dict(state["strategy"])
-        self._curve, self._balance = state["curve"].splitlines(), state["balance"]
+        self.curve, self._balance = [tuple(p) for p in state["curve"]], state["balance"]
+        self._drift, self._moved = state["drift"], state["moved"]
 
     def policy(self) -> dict[str, Any]:
         """The last centre, what it normalises by, and the seed of its first score."""
         last = self.strategy.ask()
         moments = None if last.moments is None else last.moments.state_dict()
-        (first, *_) = (task.seeds[0] for task in last.tasks if task.sign == 0)
-        return {"params": last.centre, "moments": moments, "seed": first}
+        (first, *_) = self.score_seeds(1)
+        return {"params": {**self.fixed, **last.centre}, "moments": moments, "seed": first}
 
-    def result(self, ends: Sequence[Outcome]) -> dict[str, Any]:
-        """What is kept of the job, with the scores of its last centre."""
-        rows = [json.loads(line) for line in self._curve]
-        drifts = [row["drift"] for row in rows if row["drift"] is not None]
+    def score_seeds(self, count: int) -> tuple[int, ...]:
+        """Seeds of episodes that score the last centre, in which nothing was trained."""
+        return seeds_for(self.job.seed, self.strategy.generation, SCORES, count)
+
+    def result(self, returns: Sequence[float], gait: Mapping[str, float]) -> dict[str, Any]:
+        """What is kept of the job, with the returns and the gait of its last centre."""
+        generations = self.strategy.generation
+        orthogonal = self.job.method in (*ORTHOGONAL, "ortinit-vanRNN")
         measured = {"rho": self._balance} if self._balance else {}
         return {
-            "score": fmean(end.value for end in ends),
-            "steps": rows[-1]["steps"],
-            "drift": max(drifts, default=None),
-            "curve": [row["score"] for row in rows],
+            "score": fmean(returns),
+            "steps": self.strategy.steps,
+            "drift": self._drift if orthogonal else None,
+            "moved": self._moved / generations if "W" in self.params else None,
+            "curve": [list(point) for point in self.curve],
+            "gait": dict(gait),
             **measured,
         }

@@ -1,10 +1,12 @@
-"""The ways of training that Sec. 6.1 compares."""
+"""The ways of training that Sec. 6.1 compares, and controls beside them."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from skewflow.geometry import project
 from skewflow.optim import FlowSGD
@@ -13,49 +15,136 @@ from skewflow.samplers import HRegular
 from .policies import affine_params, recurrent_params
 from .tasks import make
 
-Method = Literal["stoch-ortRNN", "exact-ortRNN", "vanRNN", "ortinit-vanRNN", "affine"]
-"""The paper's names; the policy of the last has no state."""
+Method = Literal[
+    "stoch-ortRNN",
+    "stoch-many-ortRNN",
+    "stoch-uniform-ortRNN",
+    "exact-ortRNN",
+    "vanRNN",
+    "vanRNN-radius-1",
+    "ortinit-vanRNN",
+    "frozen-ortRNN",
+    "frozen-0.6-ortRNN",
+    "affine",
+]
+"""The paper's names, and ours. stoch-many draws many matchings for a gradient, stoch-uniform one
+with the uniform law. vanRNN-radius-1 begins with spectral radius 1, as orthogonal transitions do.
+The frozen ones do not train the transition, which is orthogonal or 0.6 times that. An affine policy
+has no state."""
 
-ORTHOGONAL = ("stoch-ortRNN", "exact-ortRNN")
-FREE = ("vanRNN", "affine")
-"""Methods without an orthogonal matrix; that of ortinit-vanRNN is orthogonal after each projection.
+ORTHOGONAL = ("stoch-ortRNN", "stoch-many-ortRNN", "stoch-uniform-ortRNN", "exact-ortRNN")
+"""Methods that keep the transition on O(d)."""
+FROZEN = ("frozen-ortRNN", "frozen-0.6-ortRNN")
+"""Methods that do not train the transition."""
+FREE = ("vanRNN", "vanRNN-radius-1")
+"""Methods whose transition is never orthogonal. That of ortinit-vanRNN is so after each projection.
 """
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is searched for each method.
+
+    Args:
+        lr: Step size of all trained parameters but the transition, for gradients normalised as in
+            ARS.
+        rate: The part |dW| / |W| by which a generation of pure noise moves the transition.
+        momentum: Of all trained parameters.
+        sigma: Standard deviation of a perturbation, for each entry.
+    """
+
+    lr: float
+    rate: float
+    momentum: float
+    sigma: float
 
 
 def start(
     task: str, method: Method, hidden: int, generator: torch.Generator
-) -> dict[str, nn.Parameter]:
-    """The parameters that a method begins with, fitting the task's sizes."""
+) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
+    """The parameters that a method trains and those that it keeps, fitting the task's sizes."""
     environment = make(task)
     sizes = environment.observation_size, len(environment.low)
     environment.close()
     if method == "affine":
         params = affine_params(*sizes)
     else:
-        params = recurrent_params(
-            *sizes, hidden, orthogonal=method != "vanRNN", generator=generator
-        )
-    return {name: nn.Parameter(p) for name, p in params.items()}
+        free = method in FREE
+        params = recurrent_params(*sizes, hidden, orthogonal=not free, generator=generator)
+    if method == "vanRNN-radius-1":
+        params["W"] /= torch.linalg.eigvals(params["W"].double()).abs().max()
+    if method == "frozen-0.6-ortRNN":
+        params["W"] *= 0.6
+    fixed = {"W": params.pop("W")} if method in FROZEN else {}
+    return {name: nn.Parameter(p) for name, p in params.items()}, fixed
 
 
 def optimizers(
-    params: dict[str, nn.Parameter], method: Method, *, lr: float, orthogonal_lr: float, seed: int
+    params: dict[str, nn.Parameter],
+    method: Method,
+    settings: Settings,
+    *,
+    num_directions: int,
+    num_draws: int,
+    seed: int,
 ) -> Sequence[torch.optim.Optimizer]:
-    """SGD for all parameters, but FlowSGD for the transition of the orthogonal methods."""
+    """SGD for all parameters, but FlowSGD for the transition of the orthogonal methods.
+
+    With momentum the step sizes are smaller, so that noise moves the parameters as far as without.
+    """
+    mu = settings.momentum
+    smaller = math.sqrt(1 - mu**2)
+    groups = [{"params": [p for name, p in params.items() if name != "W"]}]
+    if "W" not in params:
+        return [torch.optim.SGD(groups, lr=settings.lr * smaller, momentum=mu)]
+    W = params["W"]
+    moved = moved_by_noise(W, method, num_directions=num_directions, num_draws=num_draws)
+    lr = settings.rate * smaller / moved
+    if method in ORTHOGONAL:
+        flow = make_flow(W, method, lr, momentum=mu, num_draws=num_draws, seed=seed)
+        return [flow, torch.optim.SGD(groups, lr=settings.lr * smaller, momentum=mu)]
+    groups.append({"params": [W], "lr": lr})  # type: ignore[dict-item] # torch's groups mix types
+    return [torch.optim.SGD(groups, lr=settings.lr * smaller, momentum=mu)]
+
+
+def moved_by_noise(W: Tensor, method: Method, *, num_directions: int, num_draws: int) -> float:
+    r"""The part |dW| / |W| by which a generation moves the transition at lr = 1, for pure noise.
+
+    If returns do not depend on the policy, a gradient that is normalised as in ARS has independent
+    entries of variance 2 / n, and the entries of $\Omega$ twice that. An exact step moves by
+    $|\Omega|$, one matching by (d - 1) times the part of $\Omega$ in its d / 2 planes, and m
+    matchings at 1 / m of the step by $1 / \sqrt m$ of that.
+    """
+    d, deviation = len(W), math.sqrt(2 / num_directions)
     if method not in ORTHOGONAL:
-        return [torch.optim.SGD(params.values(), lr=lr)]
-    rest = [p for name, p in params.items() if name != "W"]
-    return [flow(params["W"], method, orthogonal_lr, seed), torch.optim.SGD(rest, lr=lr)]
+        return deviation * d / float(W.detach().norm())
+    if method == "exact-ortRNN":
+        return deviation * math.sqrt(2 * (d - 1))
+    draws = num_draws if method == "stoch-many-ortRNN" else 1
+    return deviation * math.sqrt(2 / draws) * (d - 1)
 
 
-def flow(W: nn.Parameter, method: Method, lr: float, seed: int) -> FlowSGD:
+def make_flow(
+    W: nn.Parameter,
+    method: Method,
+    lr: float,
+    *,
+    momentum: float = 0.0,
+    num_draws: int = 1,
+    seed: int = 0,
+) -> FlowSGD:
     """The optimiser of an orthogonal method's transition.
 
-    The stochastic one turns the planes of a matching that is drawn with h = |x| (Sec. 6.1).
+    stoch-ortRNN turns the planes of one matching that is drawn with h = |x| (Sec. 6.1).
     """
+    named = [("W", W)]
+    if method == "exact-ortRNN":
+        return FlowSGD(named, lr, momentum, block_size="dense", seed=seed)
     if method == "stoch-ortRNN":
-        return FlowSGD([("W", W)], lr, block_size=2, sampler=HRegular(2), seed=seed)
-    return FlowSGD([("W", W)], lr, block_size="dense", seed=seed)
+        return FlowSGD(named, lr, momentum, block_size=2, sampler=HRegular(2), seed=seed)
+    if method == "stoch-uniform-ortRNN":
+        return FlowSGD(named, lr, momentum, block_size=2, sampler="uniform", seed=seed)
+    return FlowSGD(named, lr, momentum, block_size=2, num_draws=num_draws, seed=seed)
 
 
 @torch.no_grad()

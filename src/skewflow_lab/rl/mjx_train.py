@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from skewflow.es import Outcome, Workers
+from skewflow.es import Outcome
 
 from ..runs.run import Run
 from .centres import Centres
 from .jobs import Job, Trainee
+from .methods import Settings
 from .mjx_rollout import CHUNK, Batch, Returned
 from .mjx_starts import Starts
 from .mjx_strategy import MjxStrategy
 from .mjx_tasks import simulate
+from .rollout import Rollout
+from .train import process_workers, result
 
 if TYPE_CHECKING:
     from .config import RLConfig
@@ -31,14 +34,14 @@ waits for its longest episode."""
 
 
 def train(
-    config: "RLConfig", jobs: Sequence[Job], workers: Workers, cell: str, run: Run
+    config: "RLConfig", jobs: Sequence[Job], settings: Sequence[Settings], cell: str, run: Run
 ) -> dict[str, dict[str, Any]]:
     """Train the jobs of one task; after each generation their state is on disk.
 
     Args:
         config: The settings.
         jobs: Of one task.
-        workers: They score the centres in the original environment.
+        settings: Of each job.
         cell: Where all of this is in the run.
         run: The run.
 
@@ -46,7 +49,10 @@ def train(
         The result of each job, by its name.
     """
     device = "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
-    trainees = [Trainee(config, job, MjxStrategy, device) for job in jobs]
+    trainees = [
+        Trainee(config, job, own, MjxStrategy, device)
+        for job, own in zip(jobs, settings, strict=True)
+    ]
     strategies = [trainee.strategy for trainee in trainees]
     longest = min(config.train_horizon or config.horizon, config.horizon)
     caps = [longest] * len(jobs)
@@ -65,8 +71,9 @@ def train(
     def on_chunk(part: float) -> None:
         run.progress((strategies[0].generation + part) / config.generations)
 
+    rollout = Rollout(jobs[0].task, config.horizon)
     try:
-        with ThreadPoolExecutor(2) as beside:
+        with process_workers(config, rollout) as workers, ThreadPoolExecutor(2) as beside:
             ahead = beside.submit(starts_of, strategies[0].generation)
             while (number := strategies[0].generation) < config.generations:
                 began = time.perf_counter()
@@ -91,14 +98,11 @@ def train(
                     run.time(cell, name, value)
                 saved = [trainee.state_dict() for trainee in trainees]
                 run.save(cell, {"trainees": saved, "caps": list(caps), "clock": dict(clock)})
-        ends = Centres.of([strategy.ask() for strategy in strategies]).score(workers)
     finally:
         simulation.close()
     for trainee in trainees:
         run.keep(trainee.job.cell, trainee.policy())
-    return {
-        trainee.job.cell: trainee.result(end) for trainee, end in zip(trainees, ends, strict=True)
-    }
+    return {trainee.job.cell: result(config, trainee) for trainee in trainees}
 
 
 def _outcomes(found: Returned) -> list[Outcome]:

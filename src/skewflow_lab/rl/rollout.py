@@ -1,7 +1,7 @@
 """Episodes as an objective: parameters of a policy in, a return out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,14 @@ class Rollout(Objective):
         horizon: Episodes end after as many steps at the latest.
         make: Makes the simulation of a task, for other tasks than ours.
         alive_part: Part of the bonus for being alive that training keeps.
+        fixed: Parameters of the policy that are not trained.
     """
 
     task: str
     horizon: int = 1000
     make: Callable[[str], Environment] = make
     alive_part: float = 0.0
+    fixed: Params = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._environment: Environment | None = None
@@ -66,7 +68,7 @@ class Rollout(Objective):
             moments: What the policy normalises its observations by.
             on_step: Called before each step with its number and the return so far.
         """
-        environment, policy = self.simulation(), make_policy(params, moments)
+        environment, policy = self.simulation(), make_policy({**self.fixed, **params}, moments)
         low, high = environment.low, environment.high
         observed = np.empty((self.horizon, environment.observation_size))
         observation, total, over, t = environment.reset(seed), 0.0, False, 0

@@ -3,7 +3,7 @@
 import os
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -14,9 +14,18 @@ from ..runs.environment import version
 from ..runs.files import RunError
 
 TaskName = Literal[
-    "Humanoid", "Walker2d", "HalfCheetah", "reacher-hard", "hopper-stand", "swimmer15"
+    "Humanoid",
+    "Walker2d",
+    "HalfCheetah",
+    "reacher-hard",
+    "hopper-stand",
+    "swimmer15",
+    "HalfCheetah-positions",
+    "hopper-stand-positions",
 ]
 TASKS = get_args(TaskName)
+PAPER_TASKS: tuple[TaskName, ...] = TASKS[:6]
+"""Those of the paper. The others hide the velocities, so that a policy needs a memory."""
 NEEDED = ("mujoco", "gymnasium", "dm_control")
 
 Vector = Float[np.ndarray, " n"]
@@ -58,36 +67,44 @@ class Environment(ABC):
         """Give the simulator's memory back."""
 
 
+Kept = tuple[int, ...] | None
+"""The entries of an observation that a task shows; None for all."""
+
+
 class _Gymnasium(Environment):
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kept: Kept) -> None:
         import gymnasium
 
         self._env: Any = gymnasium.make(name, disable_env_checker=True)
-        (self.observation_size,) = self._env.observation_space.shape
+        (size,) = self._env.observation_space.shape
+        self._kept, self.observation_size = _entries(kept), size if kept is None else len(kept)
         space = self._env.action_space
         self.low, self.high = space.low.astype(np.float64), space.high.astype(np.float64)
         inner = self._env.unwrapped
         self.seconds, self.model, self.data = inner.dt, inner.model, inner.data
 
     def reset(self, seed: int) -> Vector:
-        observation: Vector = self._env.reset(seed=seed)[0]
+        observation: Vector = self._env.reset(seed=seed)[0][self._kept]
         return observation
 
     def step(self, action: Vector) -> tuple[Vector, float, bool]:
         observation, reward, terminated, truncated, _ = self._env.step(action)
-        return observation, float(reward), terminated or truncated
+        return observation[self._kept], float(reward), terminated or truncated
 
     def close(self) -> None:
         self._env.close()
 
 
 class _DmControl(Environment):
-    def __init__(self, domain: str, task: str) -> None:
+    def __init__(self, name: str, kept: Kept) -> None:
         from dm_control import suite
+
+        domain, _, task = name.partition(" ")
 
         self._env: Any = suite.load(domain, task, environment_kwargs={"flat_observation": True})
         (shape,) = (spec.shape for spec in self._env.observation_spec().values())
-        (self.observation_size,) = shape
+        (size,) = shape
+        self._kept, self.observation_size = _entries(kept), size if kept is None else len(kept)
         spec = self._env.action_spec()
         self.low, self.high = spec.minimum, spec.maximum
         physics = self._env.physics
@@ -105,27 +122,58 @@ class _DmControl(Environment):
     def close(self) -> None:
         self._env.close()
 
-    @staticmethod
-    def _flat(found: Any) -> Vector:
+    def _flat(self, found: Any) -> Vector:
         (observation,) = found.observation.values()
-        return observation
+        shown: Vector = observation[self._kept]
+        return shown
+
+
+def _entries(kept: Kept) -> slice | list[int]:
+    return slice(None) if kept is None else list(kept)
 
 
 @dataclass(frozen=True)
-class _Spec:
+class Spec:
+    """Where a task comes from.
+
+    Args:
+        suite: The package of the original environment.
+        name: Its name there.
+        envpool: Its name in EnvPool.
+        alive: The part of each step's reward that is paid for not having fallen.
+        kept: The entries of an observation that are shown.
+    """
+
     suite: type[_Gymnasium] | type[_DmControl]
-    names: tuple[str, ...]
+    name: str
+    envpool: str
     alive: float = 0.0
+    kept: Kept = None
 
 
+_CHEETAH = Spec(_Gymnasium, "HalfCheetah-v5", "HalfCheetah-v5")
+_HOPPER = Spec(_DmControl, "hopper stand", "HopperStand-v1")
 _SPECS = {
-    "Humanoid": _Spec(_Gymnasium, ("Humanoid-v5",), alive=5.0),
-    "Walker2d": _Spec(_Gymnasium, ("Walker2d-v5",), alive=1.0),
-    "HalfCheetah": _Spec(_Gymnasium, ("HalfCheetah-v5",)),
-    "reacher-hard": _Spec(_DmControl, ("reacher", "hard")),
-    "hopper-stand": _Spec(_DmControl, ("hopper", "stand")),
-    "swimmer15": _Spec(_DmControl, ("swimmer", "swimmer15")),
+    "Humanoid": Spec(_Gymnasium, "Humanoid-v5", "Humanoid-v5", alive=5.0),
+    "Walker2d": Spec(_Gymnasium, "Walker2d-v5", "Walker2d-v5", alive=1.0),
+    "HalfCheetah": _CHEETAH,
+    "reacher-hard": Spec(_DmControl, "reacher hard", "ReacherHard-v1"),
+    "hopper-stand": _HOPPER,
+    "swimmer15": Spec(_DmControl, "swimmer swimmer15", "SwimmerSwimmer15-v1"),
+    "HalfCheetah-positions": replace(_CHEETAH, kept=tuple(range(8))),
+    "hopper-stand-positions": replace(_HOPPER, kept=(*range(6), 13, 14)),  # and touch
 }
+
+
+def spec_of(task: str) -> Spec:
+    """Where a task comes from.
+
+    Raises:
+        RunError: If there is no such task.
+    """
+    if task not in _SPECS:
+        raise RunError(f"`task` must be one of {', '.join(TASKS)}: got {task!r}.")
+    return _SPECS[task]
 
 
 def make(task: str) -> Environment:
@@ -134,9 +182,7 @@ def make(task: str) -> Environment:
     Raises:
         RunError: If there is no such task, or the simulators are not installed.
     """
-    if task not in _SPECS:
-        raise RunError(f"`task` must be one of {', '.join(TASKS)}: got {task!r}.")
-    spec = _SPECS[task]
+    spec = spec_of(task)
     require_simulators()
     os.environ.setdefault("MUJOCO_GL", "disabled")  # or dm_control looks for a display
     import mujoco
@@ -145,7 +191,7 @@ def make(task: str) -> Environment:
     # is loaded concerns the authors of the model.
     mujoco.set_mju_user_warning(lambda text: None)
     try:
-        environment = spec.suite(*spec.names)
+        environment = spec.suite(spec.name, spec.kept)
     finally:
         mujoco.set_mju_user_warning(_warn)
     environment.alive = spec.alive

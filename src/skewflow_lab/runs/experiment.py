@@ -87,7 +87,7 @@ class Experiment(ABC, Generic[Config]):
 
     independent: bool = False
     """Whether cells may run at the same time, in several processes: none reads the result of
-    another, and no result depends on a clock."""
+    another that `needs` does not name, and no result depends on a clock."""
 
     def missing(self) -> str | None:
         """A sentence that names missing packages; None if it can run."""
@@ -111,6 +111,10 @@ class Experiment(ABC, Generic[Config]):
     @abstractmethod
     def cells(self, config: Config) -> Sequence[str]:
         """The names of the cells, which are valid names of files."""
+
+    def needs(self, config: Config, cell: str) -> Collection[str]:
+        """The cells whose results a cell reads; they come before it."""
+        return ()
 
     @abstractmethod
     def run_cell(self, config: Config, cell: str, run: Run) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 import os
 import signal
 from collections.abc import Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
@@ -23,18 +24,27 @@ def run_cells(
 ) -> Generator[Finished, None, None]:
     """Run cells in processes of their own, and yield each when it has ended.
 
-    The numbers are those of a single process, to the bit. If a cell raises or this process stops,
-    the others are killed; their states are in the run folder, and a resumed run goes on from there.
+    A cell starts when those that it needs are recorded. The numbers are those of a single process,
+    to the bit. If a cell raises or this process stops, the others are killed; their states are in
+    the run folder, and a resumed run goes on from there.
 
     Raises:
         RunError: If a process dies.
     """
     context = get_context("spawn")  # a fork of a process with threads may hang
     with ProcessPoolExecutor(processes, context, initializer=_follow_parent) as pool:
-        work = [pool.submit(_run_cell, experiment, config, c, run.worker()) for c in cells]
+        waiting, running = list(cells), dict[Future[Finished], str]()
         try:
-            for future in as_completed(work):
-                yield future.result()
+            while waiting or running:
+                missing = {*waiting, *running.values()}
+                ready = [c for c in waiting if missing.isdisjoint(experiment.needs(config, c))]
+                for cell in ready[: processes - len(running)]:
+                    waiting.remove(cell)
+                    work = pool.submit(_run_cell, experiment, config, cell, run.worker())
+                    running[work] = cell
+                for work in wait_for(running, return_when=FIRST_COMPLETED).done:
+                    yield work.result()
+                    del running[work]
         except BrokenProcessPool as error:
             raise RunError(
                 f"processes must live until their cells end: one of {processes} died, perhaps for "

@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure as Canvas
@@ -16,23 +17,28 @@ from skewflow.es import EvolutionStrategy, InProcess
 from skewflow.geometry import check_stiefel
 from skewflow.tournaments import EdgeWeights
 from skewflow.tournaments.theory import rho
+from skewflow_lab.measure import balance
 from skewflow_lab.paper import EXPERIMENTS
-from skewflow_lab.paper.rl import experiment as module
+from skewflow_lab.paper.rl import claims
 from skewflow_lab.paper.rl.report import casts
-from skewflow_lab.rl import methods, ray_workers, tasks
+from skewflow_lab.paper.rl.tables import balances_of
+from skewflow_lab.rl import methods, pool, ray_workers, tasks, train
 from skewflow_lab.rl.rollout import Rollout
 from skewflow_lab.runs.reproduce import execute
+from skewflow_lab.runs.run import Run
 from skewflow_lab.runs.seeds import spawn
 
 RL = EXPERIMENTS["rl"]
+QUIET = Console(quiet=True)
 CI = RL.presets["ci"]
 needs_simulators = pytest.mark.skipif(RL.missing() is not None, reason="needs the extra `rl`")
 
 
-def run(out, workers, *, resume=False, **settings):
+def run(out, workers, *, resume=False, processes=1, **settings):
     config = replace(CI, workers=workers, **settings)
-    quiet = Console(quiet=True)
-    return execute(RL, config, preset="ci", out=out, resume=resume, console=quiet)
+    return execute(
+        RL, config, preset="ci", out=out, resume=resume, processes=processes, console=QUIET
+    )
 
 
 def results(folder):
@@ -45,58 +51,70 @@ def alone(tmp_path_factory):
 
 
 @needs_simulators
-def test_the_ci_run_learns_on_the_manifold(alone):
+def test_the_ci_run_searches_and_learns_on_the_manifold(alone):
     summary = json.loads((alone / "summary.json").read_text())
     (group,) = summary["results"]["groups"]
     (trained,) = group["methods"]["stoch-ortRNN"]
-    assert trained["score"] > 20 and abs(trained["curve"][0]) < 2
+    assert trained["score"] > 10 and abs(trained["curve"][0][2]) < 2
     assert trained["drift"] < 1e-5
-    assert trained["steps"] == 10 * 2 * 16 * 200
+    assert trained["steps"] == 10 * 2 * 16 * 100
+    assert [point[:2] for point in trained["curve"]] == [[g, g * 3200] for g in (0, 2, 4, 6, 8)]
+    (found,) = summary["results"]["searches"]
+    assert [trial["generations"] for trial in found["trials"]] == [1, 1]
+    best = max(found["trials"], key=lambda trial: trial["score"])
+    assert found["settings"] == {name: best[name] for name in found["settings"]}
     assert "workers" not in summary["config"] and "--workers" not in summary["command"]
 
 
-FEW = {"generations": 3, "num_directions": 2, "rho_every": 1}
-
-
-@pytest.fixture(scope="module")
-def few(tmp_path_factory):
-    return results(run(tmp_path_factory.mktemp("few"), 1, **FEW))
+@needs_simulators
+def test_two_threads_and_two_processes_give_the_same_bytes(alone, tmp_path):
+    assert results(run(tmp_path / "threads", 2)) == results(alone)
+    few = {"method": ("exact-ortRNN", "affine"), "generations": 2, "seeds": (0, 1)}
+    whole = run(tmp_path / "one", 1, **few)
+    assert results(run(tmp_path / "two", 1, processes=2, **few)) == results(whole)
 
 
 @needs_simulators
-def test_two_workers_one_of_them_killed_in_mid_generation_give_the_same_bytes(
-    few, tmp_path, monkeypatch
+@pytest.mark.parametrize("cell", ["search,HalfCheetah,stoch-ortRNN,h=32", ",seed=0"])
+def test_a_run_stopped_in_a_search_or_in_a_training_goes_on_to_the_same_bytes(
+    alone, tmp_path, monkeypatch, cell
 ):
+    saved = Run.save
+
+    def stop(self, name, state):
+        saved(self, name, state)
+        if name.endswith(cell):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, 1)
+    assert results(run(tmp_path, 2, resume=True)) == results(alone)
+
+
+PROCESSES = {"backend": "processes", "trials": 0, "score_every": 1}
+
+
+@needs_simulators
+def test_worker_processes_one_of_them_killed_give_the_same_bytes(tmp_path, monkeypatch):
+    few = {**PROCESSES, "generations": 3, "num_directions": 4}
+    expected = results(run(tmp_path / "one", 1, **few))
     killed = []
 
-    class Killed(module.LocalWorkers):
+    class Killed(train.LocalWorkers):
         def evaluate(self, generation, tasks=None, on_task=lambda done: None):
             def kill(done):
                 on_task(done)
-                if generation.number == 1 and done == 2:
+                if generation.number == 1 and done == 5:
                     killed.append(self.pids[0])
                     os.kill(self.pids[0], signal.SIGKILL)
 
             return super().evaluate(generation, tasks, kill)
 
-    monkeypatch.setattr(module, "LocalWorkers", Killed)
-    assert results(run(tmp_path, 2, **FEW)) == few
+    monkeypatch.setattr(train, "LocalWorkers", Killed)
+    assert results(run(tmp_path / "two", 2, **few)) == expected
     assert len(killed) == 1
-
-
-@needs_simulators
-def test_a_stopped_run_goes_on_to_the_same_bytes_with_other_workers(few, tmp_path, monkeypatch):
-    class Stopped(module.LocalWorkers):
-        def evaluate(self, generation, tasks=None, on_task=lambda done: None):
-            if generation.number == 2:
-                raise KeyboardInterrupt
-            return super().evaluate(generation, tasks, on_task)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "LocalWorkers", Stopped)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, 1, **FEW)
-    assert results(run(tmp_path, 2, resume=True, **FEW)) == few
 
 
 @needs_simulators
@@ -104,21 +122,23 @@ def test_a_stopped_run_goes_on_to_the_same_bytes_with_other_workers(few, tmp_pat
 def test_directions_start_where_the_settings_say(tmp_path, monkeypatch, common):
     asked = []
 
-    class Watched(module.LocalWorkers):
+    class Watched(train.LocalWorkers):
         def evaluate(self, generation, tasks=None, on_task=lambda done: None):
             asked.append([task.seeds for task in generation.tasks if task.sign])
             return super().evaluate(generation, tasks, on_task)
 
-    monkeypatch.setattr(module, "LocalWorkers", Watched)
+    monkeypatch.setattr(train, "LocalWorkers", Watched)
     few = {"generations": 1, "num_directions": 3, "horizon": 5, "num_evaluations": 2}
-    run(tmp_path, 1, common_starts=common, **few)
+    run(tmp_path, 1, common_starts=common, **PROCESSES, **few)
     plus, minus = asked[0][::2], asked[0][1::2]
     assert plus == minus and len({seed for seeds in plus for seed in seeds}) == (2 if common else 6)
 
 
 @needs_simulators
-def test_the_bonus_for_being_alive_counts_in_training_as_far_as_it_is_kept(tmp_path):
+@pytest.mark.parametrize("backend", ["envpool", "processes"])
+def test_the_bonus_for_being_alive_counts_in_training_as_far_as_it_is_kept(tmp_path, backend):
     few = {"task": ("Walker2d",), "generations": 1, "num_directions": 2, "horizon": 5}
+    few |= {**PROCESSES, "backend": backend}
     rows = [
         json.loads(
             (run(tmp_path / str(part), 1, alive_part=part, **few) / "metrics.jsonl").read_text()
@@ -129,25 +149,58 @@ def test_the_bonus_for_being_alive_counts_in_training_as_far_as_it_is_kept(tmp_p
     assert rows[1]["score"] == rows[0]["score"]
 
 
+@needs_simulators
+def test_a_frozen_transition_is_kept_with_the_policy(tmp_path):
+    method = ("frozen-ortRNN", "frozen-0.6-ortRNN", "vanRNN-radius-1")
+    folder = run(tmp_path, 1, method=method, generations=2, trials=0)
+    W = {}
+    for name in method:
+        file = folder / "kept" / f"HalfCheetah,{name},h=32,seed=0.pt"
+        W[name] = torch.load(file, weights_only=True)["params"]["W"]
+    expected, fixed = methods.start("HalfCheetah", method[0], 32, spawn(0, "policy", 32))
+    assert "W" not in expected and torch.equal(W[method[0]], fixed["W"])
+    assert torch.equal(W[method[1]], 0.6 * fixed["W"])
+    start, _ = methods.start("HalfCheetah", "vanRNN-radius-1", 32, spawn(0, "policy", 32))
+    radius = torch.linalg.eigvals(start["W"].detach()).abs().max()
+    assert float(radius) == pytest.approx(1.0, rel=1e-5)
+    (group,) = json.loads((folder / "summary.json").read_text())["results"]["groups"]
+    moved = [runs[0]["moved"] for runs in group["methods"].values()]
+    assert moved[:2] == [None, None] and moved[2] > 0
+
+
 def test_every_combination_has_a_cell_of_its_own(monkeypatch):
     monkeypatch.setattr(tasks, "find_spec", lambda name: name)
     paper = RL.presets["paper"]
     cells = RL.cells(replace(paper, project_every=(20, 10, 8, 5, 4), seeds=(0, 1)))
     assert cells[:2] == ["update,d=200", "update,d=400"]
-    assert len(cells) == len(set(cells)) == 2 + 6 * 2 * (2 * (3 + 5) + 1)
+    searches = [cell for cell in cells if cell.startswith("search,")]
+    assert len(searches) == 6 * (2 * 4 + 1)  # all p share one
+    assert len(cells) == len(set(cells)) == 2 + len(searches) + 6 * 2 * (2 * (3 + 5) + 1)
+    config = replace(paper, project_every=(20, 10, 8, 5, 4), seeds=(0, 1))
+    assert RL.needs(config, "Humanoid,ortinit-vanRNN,p=8,h=400,seed=1") == {
+        "search,Humanoid,ortinit-vanRNN,h=400"
+    }
+    assert not RL.needs(config, "update,d=200") and not RL.needs(config, searches[0])
     assert "Humanoid,ortinit-vanRNN,p=8,h=400,seed=1" in cells
     assert "reacher-hard,affine,seed=0" in cells
 
 
-@pytest.mark.parametrize("method", ["stoch-ortRNN", "exact-ortRNN", "vanRNN", "ortinit-vanRNN"])
+def recurrent(method, size, generator):
+    start = methods.recurrent_params(
+        4, 2, size, orthogonal=method not in methods.FREE, generator=generator
+    )
+    return {name: nn.Parameter(p) for name, p in start.items()}
+
+
+def optimizers(params, method, rate=0.01, momentum=0.0):
+    settings = methods.Settings(lr=0.1, rate=rate, momentum=momentum, sigma=0.1)
+    return methods.optimizers(params, method, settings, num_directions=16, num_draws=5, seed=0)
+
+
+@pytest.mark.parametrize("method", [*methods.ORTHOGONAL, "vanRNN", "ortinit-vanRNN"])
 def test_a_method_keeps_its_transition_where_the_paper_says(generator, method):
-    params = {
-        name: nn.Parameter(p)
-        for name, p in methods.recurrent_params(
-            4, 2, 9, orthogonal=method != "vanRNN", generator=generator
-        ).items()
-    }
-    steps = methods.optimizers(params, method, lr=0.1, orthogonal_lr=0.01, seed=0)
+    params = recurrent(method, 9, generator)
+    steps = optimizers(params, method)
     orthogonal = []
     for generation in range(1, 7):
         for p in params.values():
@@ -158,63 +211,119 @@ def test_a_method_keeps_its_transition_where_the_paper_says(generator, method):
         methods.after_step(params, method, generation, 3)
         assert (before - params["U"]).abs().min() > 0
         orthogonal.append(bool(check_stiefel(params["W"].detach())))
-    assert (
-        orthogonal
-        == {
-            "stoch-ortRNN": [True] * 6,
-            "exact-ortRNN": [True] * 6,
-            "vanRNN": [False] * 6,
-            "ortinit-vanRNN": [False, False, True] * 2,
-        }[method]
+    assert orthogonal == {"vanRNN": [False] * 6, "ortinit-vanRNN": [False, False, True] * 2}.get(
+        method, [True] * 6
     )
 
 
-def test_the_stochastic_method_turns_a_matching_and_the_exact_one_all_planes(generator):
-    start = methods.recurrent_params(4, 2, 9, orthogonal=True, generator=generator)
-    G = torch.randn(9, 9, generator=generator)
-    turned = {}
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("method", [*methods.ORTHOGONAL, "vanRNN", "ortinit-vanRNN"])
+def test_noise_moves_every_transition_by_the_given_part(generator, method, momentum):
+    params = recurrent(method, 40, generator)
+    W, rate, moved = params["W"], 1e-3, []
+    steps = optimizers({"W": W, "U": params["U"]}, method, rate, momentum)
+    for _ in range(300):
+        W.grad = torch.randn(W.shape, generator=generator) * (2 / 16) ** 0.5
+        before = W.detach().clone()
+        for optimizer in steps:
+            optimizer.step()
+        moved.append(float((W.detach() - before).norm() / before.norm()))
+    assert sum(moved[100:]) / 200 == pytest.approx(rate, rel=0.1)
+
+
+def test_the_stochastic_methods_turn_matchings_and_the_exact_one_all_planes(generator):
+    G, turned = torch.randn(9, 9, generator=generator), {}
+    start = recurrent("exact-ortRNN", 9, generator)
     for method in methods.ORTHOGONAL:
-        params = {name: nn.Parameter(p.clone()) for name, p in start.items()}
-        flow, _ = methods.optimizers(params, method, lr=0.1, orthogonal_lr=0.01, seed=0)
+        params = {name: nn.Parameter(p.detach().clone()) for name, p in start.items()}
+        flow, _ = optimizers(params, method)
         params["W"].grad = G
         flow.step()
-        turn = params["W"].detach() @ start["W"].mT
-        turned[method] = int((turn - torch.diag(turn.diag())).abs().gt(1e-5).sum())
-    assert turned == {"stoch-ortRNN": 8, "exact-ortRNN": 72}
+        turn = params["W"].detach() @ start["W"].detach().mT
+        turned[method] = int((turn - torch.diag(turn.diag())).abs().gt(1e-6).sum())
+    assert turned["stoch-ortRNN"] == turned["stoch-uniform-ortRNN"] == 8
+    assert turned["exact-ortRNN"] == 72 and 8 < turned["stoch-many-ortRNN"] <= 72
+
+
+def made(*scores, first=0.0):
+    return [
+        {"cell": str(n), "seed": n, "score": score, "curve": [[0, 0, first], [1, 5, score]]}
+        for n, score in enumerate(scores)
+    ]
+
+
+GROUP = {"task": "Humanoid", "hidden": 200, "generations": 9, "horizon": 9}
 
 
 def test_the_verdict_follows_the_numbers():
-    made = lambda *scores: [{"score": score} for score in scores]  # noqa: E731
-    group = {"task": "Humanoid", "hidden": 200, "generations": 9}
-    low = made(1, 3, 2, 2)
-    found = {
-        "groups": [
-            {**group, "methods": {"vanRNN": low, "stoch-ortRNN": made(5, 7, 6, 6)}},
-            {**group, "methods": {"vanRNN": low, "exact-ortRNN": made(2, 9, 9, 9)}},
-            {**group, "methods": {"affine": made(1), "exact-ortRNN": made(9)}},
-            {**group, "task": "swimmer15", "hidden": 0, "methods": {"affine": made(4)}},
-        ],
-    }
-    text = RL.verdict(found)
-    assert "stoch-ortRNN 6 (5 to 7), vanRNN 2 (1 to 3); every seed of stoch-ortRNN is" in text
-    assert "the seeds of exact-ortRNN and vanRNN overlap" in text
-    assert "affine 1 (1 to 1); fewer than 4 seeds rank nothing" in text
-    assert text.endswith("swimmer15, after 9 generations: affine 4 (4 to 4).")
-    rows = [{"step": n, "rho": {"2": 2.0 + n, "4": 1.0}} for n in range(2)]
-    found["groups"].append(
-        {**group, "hidden": 8, "methods": {"stoch-ortRNN": [{"score": 1, "rho": rows}]}}
+    low, high = made(1, 3, 2, 2, 2), made(5, 7, 6, 6, 6)
+    told = [
+        RL.verdict({"groups": [{**GROUP, "methods": found}]})
+        for found in (
+            {"vanRNN": low, "stoch-ortRNN": high, "frozen-ortRNN": low},
+            {"vanRNN": high, "stoch-ortRNN": low, "frozen-ortRNN": high},
+            {"vanRNN": low, "stoch-ortRNN": made(2, 3, 1, 2, 2)},
+            {"vanRNN": low[:3], "stoch-ortRNN": high[:3]},
+        )
+    ]
+    assert "9 generations: stoch-ortRNN 6 ± 1, vanRNN 2 ± 1, frozen-ortRNN 2 ± 1" in told[0]
+    claim = "That stoch-ortRNN is the best of the paper's methods is"
+    assert f"{claim} reproduced here: stoch-ortRNN less vanRNN is +4 (4 to 4, 5 seeds)" in told[0]
+    assert f"{claim} refuted here: stoch-ortRNN less vanRNN is -4 (-4 to -4, 5 seeds)" in told[1]
+    assert "worse than a frozen one: stoch-ortRNN less frozen-ortRNN is -4" in told[1]
+    assert "frozen one" not in told[0]
+    assert f"{claim} undecided" in told[2] and f"{claim} undecided" in told[3]
+
+
+def test_whether_a_method_trains_at_all_follows_the_numbers():
+    good = made(50, 60, 55, 70, 65)
+    still, rising = made(0, 1, -1, 0, 0), made(9, 8, 11, 10, 12)
+    assert claims.fails({"vanRNN": still, "stoch-ortRNN": good})[0] == "reproduced"
+    assert claims.fails({"vanRNN": rising, "stoch-ortRNN": good})[0] == "refuted"
+    assert claims.fails({"vanRNN": still[:3], "stoch-ortRNN": good[:3]})[0] == "undecided"
+    assert claims.fails({"vanRNN": still, "stoch-ortRNN": still})[0] == "undecided"
+    assert claims.fails({"stoch-ortRNN": good}) is None
+    text = RL.verdict(
+        {"groups": [{**GROUP, "task": "swimmer15", "methods": {"vanRNN": still, "affine": good}}]}
     )
-    assert RL.verdict(found).endswith(
+    assert "That vanRNN does not train on it is reproduced: it rises by -1 to 1 above" in text
+
+
+def test_pairs_are_compared_by_seed():
+    a, b = made(1, 10, 100, 1000, 10000), made(0, 9, 99, 999, 9999)
+    pair = claims.paired({"a": a, "b": b[::-1]}, "a", "b")
+    assert (pair["mean"], pair["low"], pair["high"], pair["wins"]) == (1.0, 1.0, 1.0, 5)
+    assert pair["decided"]
+    assert claims.paired({"a": a[1:3], "b": b}, "a", "b")["seeds"] == 2
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(200):
+        low, high = claims.interval(rng.normal(3.0, 2.0, 30).tolist())
+        inside += low <= 3.0 <= high
+    assert 0.88 < inside / 200 < 0.99
+
+
+def test_rho_in_the_verdict_and_the_table_is_beside_that_of_noise():
+    rows = [{"step": n, "rho": {"2": 2.0 + n, "4": 1.0}} for n in range(2)]
+    runs = [{**run, "rho": rows} for run in made(1)]
+    group = {**GROUP, "hidden": 8, "methods": {"stoch-ortRNN": runs}}
+    assert RL.verdict({"groups": [group]}).endswith(
         "Along stoch-ortRNN on Humanoid, h = 8, rho changes (largest over least value at most "
         "1.50) and follows d/s: the factor lies between 0.50 and 0.62."
     )
+    ((_, sizes),) = balances_of([group])
+    assert [size["s"] for size in sizes] == [2, 4]
+    assert sizes[0]["noise"] == balance.noise(8, [2])["2"]
 
 
 def test_a_policy_that_never_moved_has_no_curve_of_rho():
     rows = [{"step": 0, "rho": {"2": 2.0, "4": 1.0}}]
-    runs = [{"cell": "a", "curve": [1.0]}, {"cell": "b", "curve": [1.0], "rho": rows}]
-    group = {"task": "hopper-stand", "hidden": 8, "generations": 1, "horizon": 9, "num_scores": 1}
-    _, drawn = RL.figures({"groups": [{**group, "methods": {"stoch-ortRNN": runs}}]})
+    first, second = made(1, 2)
+    group = {**GROUP, "hidden": 8, "methods": {"stoch-ortRNN": [first, {**second, "rho": rows}]}}
+    _, drawn = RL.figures({"groups": [group]})
     canvas = Canvas(layout="constrained")
     drawn.draw(canvas)
     assert len(canvas.axes[0].get_lines()) == 2 * 2  # a curve and d/s for each size
@@ -223,12 +332,12 @@ def test_a_policy_that_never_moved_has_no_curve_of_rho():
 @needs_simulators
 def test_rho_is_that_of_the_generator_of_each_measured_step(tmp_path):
     settings = {"hidden": (10,), "generations": 3, "num_directions": 2, "horizon": 20}
-    folder = run(tmp_path, 1, rho_every=2, **settings)
+    folder = run(tmp_path, 1, rho_every=2, **PROCESSES, **settings)
     (cell,) = json.loads((folder / "summary.json").read_text())["results"]["groups"][0]["methods"][
         "stoch-ortRNN"
     ]
     assert [row["step"] for row in cell["rho"]] == [0, 2]
-    params = methods.start("HalfCheetah", "stoch-ortRNN", 10, spawn(0, "policy", 10))
+    params, _ = methods.start("HalfCheetah", "stoch-ortRNN", 10, spawn(0, "policy", 10))
     sgd = torch.optim.SGD(params.values(), lr=1.0)
     options = {"num_directions": 2, "sigma": CI.sigma, "maximize": True}
     strategy = EvolutionStrategy(params, [sgd], num_scores=CI.num_scores, **options)
@@ -257,20 +366,20 @@ def test_each_method_has_a_video_of_its_best_seed_and_affine_stands_beside_every
     }
 
 
-def test_an_affine_policy_is_drawn_with_those_of_every_size():
-    methods = {"vanRNN": [{"curve": [1.0, 2.0]}]}, {"affine": [{"curve": [0.0, 1.0]}]}
+def test_curves_are_drawn_over_steps_and_an_affine_policy_with_those_of_every_size():
+    methods = {"vanRNN": made(1, 3)}, {"affine": made(2)}
     tasks = [("Walker2d", 9), ("Walker2d", 0), ("Walker2d", 5), ("Humanoid", 0)]
     groups = [{"task": t, "hidden": h, "methods": methods[h == 0]} for t, h in tasks]
     (figure,) = RL.figures({"groups": groups})
     canvas = Canvas()
     figure.draw(canvas)
-    assert {
-        axis.get_title(): [line.get_label() for line in axis.lines] for axis in canvas.axes
-    } == {
+    drawn = {axis.get_title(): axis.lines for axis in canvas.axes if axis.lines}
+    assert {title: [line.get_label() for line in lines] for title, lines in drawn.items()} == {
         "Walker2d, h = 9": ["vanRNN", "affine"],
         "Walker2d, h = 5": ["vanRNN", "affine"],
         "Humanoid": ["affine"],
     }
+    assert drawn["Walker2d, h = 9"][0].get_xydata().tolist() == [[0, 0], [5, 2]]
 
 
 @pytest.mark.bad_input
@@ -284,26 +393,36 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
         ("--hidden", 1, "--hidden must be at least 2: got 1."),
         ("--seeds", -1, "--seeds must be at least 0: got -1."),
         ("--alive-part", 1.5, "--alive-part must lie between 0 and 1: got 1.5."),
-        ("--orthogonal-lr", 0, "--orthogonal-lr must be above 0 and finite: got 0.0."),
+        ("--rate", 0, "--rate must be above 0 and finite: got 0.0."),
+        ("--momentum", 1, "--momentum must be at least 0 and below 1: got 1.0."),
+        ("--trials", 3, "--trials must be 0, or a power of 2 from 2 to 16: got 3."),
+        ("--trials", 32, "--trials must be 0, or a power of 2 from 2 to 16: got 32."),
+        ("--seeds", 1_000_000, "--seeds must be below 1000000, that of searches: got 1000000."),
+        ("--score-every", 0, "--score-every must be at least 1: got 0."),
+        ("--workers", "ray", "--workers ray belongs to --backend processes: got --backend envpo"),
         ("--rho-every", -1, "--rho-every must be at least 0: got -1."),
         ("--update-sizes", 1, "--update-sizes must be at least 2: got 1."),
         ("--workers", -1, "--workers must be at least 0: got -1."),
         ("--train-horizon", 0, "--train-horizon must be at least 1: got 0."),
-        ("--train-horizon", 9, "--train-horizon belongs to --backend mjx: got --backend proc"),
+        ("--train-horizon", 9, "--train-horizon belongs to --backend mjx: got --backend envpool"),
         ("--address", "auto", "--address belongs to --workers ray: got --workers 0."),
         ("--task", None, "at least one task, method, hidden size and seed: got none."),
     ]:
         values = () if value is None else (value,)
         status, _, err = call(monkeypatch, capsys, *words, option, *values)
         assert status == 1 and text in " ".join(err.split())
-    twice = ("--backend", "mjx", "--seeds", 3, 3)
+    mjx = ("--backend", "mjx", "--method", "frozen-ortRNN")
+    status, _, err = call(monkeypatch, capsys, *words, *mjx)
+    assert status == 1 and "--method must be known to --backend mjx: got frozen-ortRNN" in err
+    twice = ("--backend", "processes", "--seeds", 3, 3)
     status, _, err = call(monkeypatch, capsys, *words, *twice)
     assert (
         status == 1
-        and "got 'HalfCheetah,stoch-ortRNN,h=64,seed=3' twice. Give each" in " ".join(err.split())
+        and "got 'HalfCheetah,stoch-ortRNN,h=32,seed=3' twice. Give each" in " ".join(err.split())
     )
     monkeypatch.setattr(ray_workers, "find_spec", lambda name: None)
-    status, _, err = call(monkeypatch, capsys, *words, "--workers", "ray")
+    on_ray = ("--backend", "processes", "--workers", "ray")
+    status, _, err = call(monkeypatch, capsys, *words, *on_ray)
     assert status == 1 and "pip install 'skewflow[ray]'" in " ".join(err.split())
     monkeypatch.setattr(tasks, "find_spec", lambda name: None if name == "jax" else name)
     status, _, err = call(monkeypatch, capsys, *words, "--backend", "mjx")
@@ -311,6 +430,10 @@ def test_bad_input_is_refused_on_the_command_line(monkeypatch, capsys, tmp_path)
     monkeypatch.setattr(tasks, "find_spec", lambda name: None)
     status, _, err = call(monkeypatch, capsys, *words)
     assert status == 1 and "pip install 'skewflow[rl]'" in " ".join(err.split())
+    monkeypatch.setattr(tasks, "find_spec", lambda name: name)
+    monkeypatch.setattr(pool, "find_spec", lambda name: None)
+    status, _, err = call(monkeypatch, capsys, *words)
+    assert status == 1 and "--backend processes does without" in " ".join(err.split())
     assert not list(tmp_path.iterdir())
 
 

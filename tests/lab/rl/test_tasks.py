@@ -17,6 +17,8 @@ SIZES = {
     "reacher-hard": (6, 2, 1.0),
     "hopper-stand": (15, 4, 1.0),
     "swimmer15": (61, 14, 1.0),
+    "HalfCheetah-positions": (8, 6, 1.0),
+    "hopper-stand-positions": (8, 4, 1.0),
 }
 
 
@@ -82,7 +84,7 @@ def test_an_episode_of_dm_control_ends_after_a_thousand_steps():
 
 @pytest.mark.bad_input
 def test_an_unknown_task_lists_the_known_ones():
-    with pytest.raises(RunError, match="one of Humanoid, Walker2d, .* swimmer15: got 'Ant'"):
+    with pytest.raises(RunError, match="one of Humanoid, Walker2d, .* swimmer15, .* got 'Ant'"):
         tasks.make("Ant")
 
 

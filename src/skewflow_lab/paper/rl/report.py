@@ -5,180 +5,158 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ...measure import balance
-from ...runs.experiment import Figure, Table, Timing, Value, Video
+from ...runs.experiment import Figure, Timing, Video
 from ...runs.files import RunError
-from . import updates as _updates
+from ..statistics import spread
+from . import claims
+from .tables import balances_of, place, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-FEW = 4
-"""With fewer seeds of two equal methods, all of one lie above all of the other too often: with
-three of each once in ten times."""
+__all__ = ["casts", "figures", "merge", "tables", "verdict"]
+
+FEW_LABELS = 6
+"""A panel with more methods than this has its legend beside it."""
 
 
 def verdict(results: Mapping[str, Any]) -> str:
-    """The mean of each method, and whether seeds differ more than methods do."""
-    told = []
+    """The order of the methods, and what it says of the paper's claims."""
+    said = []
     for group in results["groups"]:
-        scores = {label: [run["score"] for run in runs] for label, runs in group["methods"].items()}
+        methods = group["methods"]
+        scores = {label: [run["score"] for run in runs] for label, runs in methods.items()}
         ranked = sorted(scores, key=lambda label: -fmean(scores[label]))
-        listed = ", ".join(
-            f"{label} {fmean(scores[label]):.0f} ({min(scores[label]):.0f} to "
-            f"{max(scores[label]):.0f})"
-            for label in ranked
-        )
-        told.append(
-            f"{_place(group)}, after {group['generations']} generations: "
-            f"{listed}{_apart(ranked, scores)}"
-        )
-    told += [
-        f"Along stoch-ortRNN on {_place(group)}, {balance.verdict(sizes)}"
-        for group, sizes in _balances(results)
+        listed = ", ".join(f"{label} {_with_deviation(scores[label])}" for label in ranked)
+        said.append(f"{place(group)}, after {group['generations']} generations: {listed}")
+        said += _on_claims(group)
+    said += [
+        f"Along stoch-ortRNN on {place(group)}, {balance.verdict(sizes)}"
+        for group, sizes in balances_of(results["groups"])
     ]
-    return f"Mean return of the last policy, with the least and largest seed. {'. '.join(told)}."
+    return f"Mean return of the last policy, ± one deviation over seeds. {'. '.join(said)}."
 
 
-def tables(results: Mapping[str, Any], timing: Timing) -> list[Table]:
-    """Returns by task, size and method; rho and the time of an update, if they were measured."""
-    rows = []
-    for group in results["groups"]:
-        for label, runs in group["methods"].items():
-            scores = [run["score"] for run in runs]
-            drifts = [run["drift"] for run in runs if run["drift"] is not None]
-            known = [timing[r["cell"]]["seconds"] for r in runs if r["cell"] in timing]
-            rows.append(
-                (
-                    group["task"],
-                    group["hidden"] or None,
-                    label,
-                    len(runs),
-                    group["generations"],
-                    group["num_scores"],
-                    group["horizon"],
-                    fmean(scores),
-                    min(scores),
-                    max(scores),
-                    round(fmean(run["steps"] for run in runs)),
-                    max(drifts, default=None),
-                    fmean(known) if known else None,
-                )
-            )
-    shown = [
-        Table(
-            "returns",
-            "Returns of the last policy in the original environment, over episodes of at most so "
-            "many steps; mean, least and largest seed. The paper has curves only. Drift is the "
-            "largest ||W^T W - I||_F / sqrt(d) of the run; ortinit-vanRNN drifts between its "
-            "projections.",
-            (
-                "task",
-                "hidden",
-                "method",
-                "seeds",
-                "generations",
-                "episodes",
-                "longest",
-                "mean return",
-                "least",
-                "largest",
-                "steps simulated",
-                "drift",
-                "seconds a run",
-            ),
-            tuple(rows),
+def _on_claims(group: Mapping[str, Any]) -> list[str]:
+    methods, said = group["methods"], []
+    if found := claims.best_of_all(methods):
+        word, pairs = found
+        worst = min(pairs, key=lambda pair: float(pair["mean"]))
+        said.append(
+            f"That stoch-ortRNN is the best of the paper's methods is {word} here: {_pair(worst)}"
         )
+    if group["task"] == "swimmer15" and (failure := claims.fails(methods)):
+        word, low, high = failure
+        said.append(
+            f"That vanRNN does not train on it is {word}: it rises by {low:.0f} to {high:.0f} "
+            "above its start"
+        )
+    said += [
+        f"A trained transition is worse than a frozen one: {_pair(pair)}"
+        for pair in claims.below_frozen(methods)
     ]
-    if results.get("updates"):
-        shown.append(_updates.table(results["updates"], timing))
-    if results.get("lots"):
-        shown.append(_throughput(results["lots"], timing))
-    if balances := _balances(results):
-        named = [((group["task"], group["hidden"]), sizes) for group, sizes in balances]
-        shown.append(balance.table(named, ("task", "d")))
-    return shown
+    return said
 
 
-def _throughput(batches: Mapping[str, int], timing: Timing) -> Table:
-    rows: list[tuple[Value, ...]] = []
-    for cell, episodes in batches.items():
-        clock = timing.get(cell, {})
-        steps = clock.get("steps", 0)
-        rates = [
-            steps / clock[name] if clock.get(name) else None
-            for name in ("rollout seconds", "generation seconds")
-        ]
-        rows.append((cell, episodes, round(steps), *rates, clock.get("seconds")))
-    return Table(
-        "throughput",
-        "Steps of the environment per second: of rollouts, draws included; and of whole "
-        "generations, with scores and optimiser steps. Only steps of episodes that were not over "
-        "count, and the first generation of each start, which is compiled, does not.",
-        ("cell", "episodes at once", "steps", "rollout steps/s", "steps/s", "seconds in all"),
-        tuple(rows),
+def _pair(pair: Mapping[str, Any]) -> str:
+    return (
+        f"{pair['ours']} less {pair['theirs']} is {pair['mean']:+.0f} "
+        f"({pair['low']:.0f} to {pair['high']:.0f}, {pair['seeds']} seeds)"
     )
+
+
+def _with_deviation(scores: Sequence[float]) -> str:
+    found = spread(scores)
+    return f"{found['mean']:.0f}" + ("" if found["sd"] is None else f" ± {found['sd']:.0f}")
 
 
 def merge(
     parts: Sequence[tuple[Mapping[str, Any], Timing]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The results and clocks of runs of different tasks or sizes as one.
+    """The results and clocks of runs of different tasks, sizes or methods as one.
 
-    Cells of one task at two sizes have the same name: the second has the number of its run.
+    Cells of two runs that have one name: the second has the number of its run.
 
     Raises:
-        RunError: If two of them hold the same.
+        RunError: If two of them hold the same method of a task and size, or such methods under
+            different settings.
     """
-    merged: dict[str, Any] = {"updates": {}, "lots": {}, "groups": []}
+    merged: dict[str, Any] = {"updates": {}, "batches": {}, "searches": [], "groups": []}
     clocks: dict[str, Any] = {}
     for n, (part, timing) in enumerate(parts, 1):
-        cells = part.get("lots", {})  # runs of earlier versions have none
-        renamed = {cell: f"{cell},run={n}" for cell in cells if cell in merged["lots"]}
-        merged["lots"] |= {renamed.get(cell, cell): many for cell, many in cells.items()}
+        renamed = {cell: f"{cell},run={n}" for cell in part["batches"] if cell in merged["batches"]}
+        merged["batches"] |= {renamed.get(cell, cell): v for cell, v in part["batches"].items()}
         clocks |= {renamed.get(cell, cell): clock for cell, clock in timing.items()}
-        merged["updates"] |= part.get("updates", {})
-        merged["groups"] += part["groups"]
-    places = [_place(group) for group in merged["groups"]]
-    for place in places:
-        if places.count(place) > 1:
-            raise RunError(
-                f"runs that are collected must differ in task or size: {place} is in two of them. "
-                "Leave one out."
-            )
+        merged["updates"] |= part["updates"]
+        merged["searches"] += part["searches"]
+        for group in part["groups"]:
+            _add(merged["groups"], group)
     return merged, clocks
 
 
+def _add(groups: list[dict[str, Any]], group: Mapping[str, Any]) -> None:
+    """Add the methods of a group to the one of the same task and size, if there is one."""
+    own = {key: value for key, value in group.items() if key != "methods"}
+    same = [known for known in groups if place(known) == place(group)]
+    if not same:
+        groups.append({**own, "methods": dict(group["methods"])})
+        return
+    differ = [key for key in own if own[key] != same[0][key]]
+    twice = sorted(set(group["methods"]) & set(same[0]["methods"]))
+    if differ or twice:
+        what = f"{twice[0]} is in two of them" if twice else f"they differ in {', '.join(differ)}"
+        raise RunError(
+            "runs of one task and size that are collected must hold different methods under equal "
+            f"settings: {what} for {place(group)}. Leave one out."
+        )
+    same[0]["methods"] |= group["methods"]
+
+
 def figures(results: Mapping[str, Any]) -> list[Figure]:
-    """A panel for each task and size: the mean of the seeds, and their range. And rho."""
+    """A panel for each task and size: mean and one deviation over seeds, as in Fig. 3. And rho."""
     panels = _panels(results["groups"])
-    columns = min(3, len(panels))
+    columns = min(2, len(panels))
     height = -(-len(panels) // columns)
 
     def draw(canvas: "Canvas") -> None:
         axes = canvas.subplots(height, columns, squeeze=False).ravel()
+        colours: dict[str, str] = {}
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
         for axis, (title, methods) in zip(axes, panels.items(), strict=False):
-            for n, (label, runs) in enumerate(methods.items()):
-                seeds = list(zip(*(run["curve"] for run in runs), strict=True))
-                at = range(len(seeds))
-                axis.plot(at, [fmean(s) for s in seeds], color=f"C{n}", label=label)
-                low, high = [min(s) for s in seeds], [max(s) for s in seeds]
-                axis.fill_between(at, low, high, color=f"C{n}", alpha=0.2, linewidth=0)
-            axis.set(title=title, xlabel="generation", ylabel="return")
-            axis.legend(fontsize="small")
+            for label, runs in methods.items():
+                colour = colours.setdefault(label, f"C{len(colours)}")
+                at = [fmean(point[1] for point in points) for points in _points(runs)]
+                mean, sd = zip(*(_band(points) for points in _points(runs)), strict=True)
+                axis.plot(at, mean, color=colour, label=label, linewidth=1.2)
+                low = [m - s for m, s in zip(mean, sd, strict=True)]
+                high = [m + s for m, s in zip(mean, sd, strict=True)]
+                axis.fill_between(at, low, high, color=colour, alpha=0.12, linewidth=0)
+            axis.set(title=title, xlabel="steps of the environment", ylabel="return")
+            axis.ticklabel_format(axis="x", style="sci", scilimits=(0, 0))
+            axis.legend(fontsize="xx-small" if len(methods) > FEW_LABELS else "small", ncols=2)
 
     caption = (
-        "Return of the unperturbed policy in the original environment, in each generation: mean "
-        "of the seeds, and their range shaded."
+        "Return of the unperturbed policy over the steps of the environment in training: mean of "
+        "the seeds, and one standard deviation shaded."
     )
-    shown = [Figure("curves", caption, draw, (3.2 * columns + 1.0, 3.0 * height + 0.6))]
-    for group, sizes in _balances(results):
-        runs = group["methods"]["stoch-ortRNN"]
+    shown = [Figure("curves", caption, draw, (5.0 * columns + 0.6, 3.6 * height + 0.4))]
+    for group, sizes in balances_of(results["groups"]):
+        runs = group["methods"][claims.OURS]
         curves = {run["cell"]: run["rho"] for run in runs if "rho" in run}  # or never moved
-        caption = f"rho along stoch-ortRNN on {_place(group)}"
+        caption = f"rho along stoch-ortRNN on {place(group)}"
         shown.append(balance.figure(f"rho-{_file(group)}", sizes, curves, caption, "generation"))
     return shown
+
+
+def _points(runs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """The points of all seeds at the same generation."""
+    return list(zip(*(run["curve"] for run in runs), strict=False))
+
+
+def _band(points: Sequence[Sequence[float]]) -> tuple[float, float]:
+    found = spread([point[2] for point in points])
+    return found["mean"] or 0.0, found["sd"] or 0.0
 
 
 def casts(results: Mapping[str, Any]) -> list[tuple[Video, list[tuple[str, str]]]]:
@@ -188,10 +166,10 @@ def casts(results: Mapping[str, Any]) -> list[tuple[Video, list[tuple[str, str]]
     for group in results["groups"]:
         cast = []
         for label, runs in group["methods"].items():
-            best = max(runs, key=lambda run: run["score"])
+            best = max(runs, key=lambda run: float(run["score"]))
             cast.append((label, best["cell"]))
             caption = (
-                f"{_place(group)}, {label}: an episode of the last policy, of the best of "
+                f"{place(group)}, {label}: an episode of the last policy, of the best of "
                 f"{len(runs)} seeds (mean return {best['score']:.0f}), with the return so far."
             )
             name = f"{_file(group)}-{label.replace(' ', '-')}"
@@ -202,7 +180,7 @@ def casts(results: Mapping[str, Any]) -> list[tuple[Video, list[tuple[str, str]]
         plain = together.get(group["task"], []) if group["hidden"] else []
         cast = together[_file(group)] + plain
         if len(cast) > 1:
-            caption = f"{_place(group)}: the best policy of each method, the same instant of each."
+            caption = f"{place(group)}: the best policy of each method, the same instant of each."
             found.append((Video(f"{_file(group)}-all", caption), cast))
     return found
 
@@ -212,39 +190,11 @@ def _panels(groups: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]
     plain = {group["task"]: group["methods"] for group in groups if not group["hidden"]}
     sized = {group["task"] for group in groups if group["hidden"]}
     return {
-        _place(group): {**group["methods"], **(plain.get(group["task"], {}))}
+        place(group): {**group["methods"], **(plain.get(group["task"], {}))}
         for group in groups
         if group["hidden"] or group["task"] not in sized
     }
 
 
-def _balances(results: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[dict[str, Any]]]]:
-    """The groups along which rho was measured, and what was."""
-    found = []
-    for group in results["groups"]:
-        runs = group["methods"].get("stoch-ortRNN", [])
-        rows = [row for run in runs for row in run.get("rho", ())]
-        if rows:
-            d = group["hidden"]
-            found.append((group, balance.summarise(d, balance.sizes(d), rows)))
-    return found
-
-
 def _file(group: Mapping[str, Any]) -> str:
     return f"{group['task']}-{group['hidden']}" if group["hidden"] else group["task"]
-
-
-def _place(group: Mapping[str, Any]) -> str:
-    return f"{group['task']}, h = {group['hidden']}" if group["hidden"] else group["task"]
-
-
-def _apart(ranked: Sequence[str], scores: Mapping[str, Sequence[float]]) -> str:
-    """Whether the first method is clear of the second: its worst seed above the other's best."""
-    if len(ranked) < 2:
-        return ""
-    first, second = ranked[:2]
-    if min(len(scores[first]), len(scores[second])) < FEW:
-        return f"; fewer than {FEW} seeds rank nothing"
-    if min(scores[first]) > max(scores[second]):
-        return f"; every seed of {first} is above every seed of {second}"
-    return f"; the seeds of {first} and {second} overlap, so this does not rank them"

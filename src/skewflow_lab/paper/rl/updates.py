@@ -10,7 +10,7 @@ from skewflow.geometry import haar, omega, project
 from skewflow.optim import FlowSGD
 
 from ...measure.timing import interleaved
-from ...rl.methods import flow
+from ...rl.methods import make_flow
 from ...runs.experiment import Table, Timing, Value
 from ...runs.seeds import spawn
 from ..table1.experiment import PAPER, SETTINGS
@@ -39,9 +39,9 @@ def measure(d: int, rounds: int) -> dict[str, list[float]]:
 
     off = X - lr * G
     steps: dict[str, Callable[[], object]] = {
-        ABS: stepping(lambda W: flow(W, "stoch-ortRNN", lr, seed=0)),
+        ABS: stepping(lambda W: make_flow(W, "stoch-ortRNN", lr)),
         UNIFORM: stepping(lambda W: FlowSGD([("W", W)], lr, block_size=2, sampler="uniform")),
-        "exact": stepping(lambda W: flow(W, "exact-ortRNN", lr, seed=0)),
+        "exact": stepping(lambda W: make_flow(W, "exact-ortRNN", lr)),
         "sgd": stepping(lambda W: torch.optim.SGD([W], lr=lr)),
         "project": lambda: project(off),
     }
