@@ -78,3 +78,14 @@ def test_without_the_laboratory_s_packages_one_sentence_says_how_to_install_it(
         "skewflow: install the laboratory, which has this command, by "
         f'`pip install "skewflow[lab]"`; missing here: {", ".join(packages)}.'
     )
+
+
+def test_the_commands_load_without_the_packages_of_other_extras():
+    code = """
+import sys
+for name in ("mujoco", "gymnasium", "dm_control", "envpool", "jax", "ray", "geoopt", "geotorch",
+             "pymanopt", "metric_learn", "gtsam", "orthogonium", "imageio", "networkx"):
+    sys.modules[name] = None
+import skewflow_lab.cli, skewflow_lab.paper, skewflow_lab.bench.rollouts
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ from torch import nn
 
 from helpers import numbers_of, randn
 from skewflow.nn import orthogonal_
-from skewflow.optim import AngleSGD, FlowAdam, FlowSGD
+from skewflow.optim import AngleSGD, CombinedOptimizer, FlowAdam, FlowSGD
 from skewflow.samplers import HRegular
 
 WHAT = re.compile(r"a plane of W by (\S+) radians.* lr=(\S+) turns none")
@@ -49,6 +49,14 @@ def test_it_names_the_line_that_calls_step(generator):
     _, optimizer = begun(generator, block_size=2, lr=1.0)
     with pytest.warns(UserWarning, match="turns a plane") as found:
         optimizer.step()
+    assert [w.filename for w in found] == [__file__]
+
+
+def test_it_names_that_line_also_under_a_scheduler(generator):
+    _, optimizer = begun(generator, block_size=2, lr=1.0)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.warns(UserWarning, match="turns a plane") as found:
+        CombinedOptimizer([optimizer]).step()
     assert [w.filename for w in found] == [__file__]
 
 

@@ -150,3 +150,26 @@ def test_a_scale_stays(generator):
     assert torch.equal(before, p)
     with pytest.raises(ValueError, match="`scale` is not an option of this optimiser"):
         NaturalSGD([{"params": [p], "scale": 2.0}], lr=0.1)
+
+
+def test_a_model_that_is_cast_to_more_digits_goes_on_with_them(generator):
+    p = scaled((9, 4), 2.0, generator, torch.float32)
+    model = nn.ParameterList([p])
+    optimizer = FlowSGD(model, lr=0.05, scale=2.0)
+    run(p, optimizer, [randn(9, 4, generator=generator).float()])
+    model.double()
+    run(p, optimizer, [randn(9, 4, generator=generator) for _ in range(2)])
+    assert optimizer.state[p]["master"].dtype == torch.float64
+    assert orthogonality_error(p.detach() / 2) < 1e-12
+
+
+def test_a_weight_that_other_code_has_spoilt_is_refused_with_a_way_out_that_works(generator):
+    p = scaled((9, 4), 2.0, generator)
+    optimizer = FlowSGD([("W", p)], lr=0.05, scale=2.0)
+    with torch.no_grad():
+        p.mul_(3)
+    p.grad = randn(9, 4, generator=generator)
+    with pytest.raises(NotOnManifoldError, match=r"W .* over its scale 2 .* with scale=2 on it"):
+        optimizer.step()
+    orthogonal_(p, scale=2.0)
+    optimizer.step()

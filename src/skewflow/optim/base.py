@@ -101,10 +101,9 @@ class OrthogonalOptimizer(SavedOptimizer):
             work += [(executor, context) for executor in plan.executors]
         work.sort(key=lambda each: not each[0].sums)
         try:
-            self._prepare_all(work)
+            # At steps 1, 2, 4, 8, ... and then at intervals.
             seldom = not drift.checks & (drift.checks + 1) or not drift.checks % SELDOM
-            if seldom and not capturing:  # steps 1, 2, 4, 8, ... and then at intervals
-                self._angles.check(work)
+            self._prepare_all(work, check_angles=seldom and not capturing)
         except BaseException as error:
             for executor, _ in work:
                 executor.undo()
@@ -132,7 +131,7 @@ class OrthogonalOptimizer(SavedOptimizer):
                         drift.check(members, plan.options["seed"])
         self._writes.note()
 
-    def _prepare_all(self, work: Iterable[tuple[Executor, Context]]) -> None:
+    def _prepare_all(self, work: Sequence[tuple[Executor, Context]], *, check_angles: bool) -> None:
         """Prepare the steps, those with sums over processes first: if one refuses, all do."""
         rounds = self._shared.rounds
         for executor, context in work:
@@ -142,8 +141,17 @@ class OrthogonalOptimizer(SavedOptimizer):
                 if not executor.sums:
                     rounds.refuse()
                 raise
+        if check_angles:
+            try:  # a warning may be an error, and on this process alone
+                self._angles.read()
+                self._angles.check(each for each in work if not each[0].sums)
+            except Exception:
+                rounds.refuse()
+                raise
         if rounds.waiting:
             rounds.begin()
+        if check_angles:
+            self._angles.check(each for each in work if each[0].sums)
 
     def _read(self, factors: GivenFactors) -> list[Sequence[Gradient | None]]:
         """The gradients of each group: dense, in factors, or None."""

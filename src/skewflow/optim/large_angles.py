@@ -1,13 +1,17 @@
 """A warning, once for each weight, where blocks of the unbiased law turn a plane too far."""
 
+import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from warnings import warn
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .. import _validate
 from .._typing import MatrixBlocks
 from ..kernels._runtime.torch_threads import few_threads
 from ..kernels.rotate_blocks.reference import divide_blocks
@@ -29,6 +33,9 @@ SELDOM = 256
 
 SQUARINGS = 6
 """Squarings of a block's Gram matrix that bound its spectral norm, within 1.4 % at 64 rows."""
+
+INSIDE = tuple(f"{Path(module).parent}{os.sep}" for module in (torch.__file__, _validate.__file__))
+"""The folders of torch and of this library."""
 
 CHUNK = 2**20
 """Entries of a weight that a check copies at a time, 4 MiB in float32; of a larger weight a
@@ -55,12 +62,15 @@ class LargeAngles:
         """The streams of the weights that a warning has named."""
         self._sent: list[tuple[Turned, Tensor, torch.cuda.Event]] = []
 
-    def check(self, work: Iterable[tuple[Executor, Context]]) -> None:
-        """Warn of weights that the prepared step will turn too far; on CUDA an earlier one."""
+    def read(self) -> None:
+        """Warn of weights on CUDA that the step of the last check turned too far."""
         sent, self._sent = self._sent, []
         for turned, angle, event in sent:
             event.synchronize()
             self._warn(turned, float(angle))
+
+    def check(self, work: Iterable[tuple[Executor, Context]]) -> None:
+        """Warn of weights on the CPU that the prepared step will turn too far."""
         for outer, given in work:
             whole = outer.whole if isinstance(outer, Gathered) else None
             executor, context = (outer, given) if whole is None else whole
@@ -92,9 +102,17 @@ class LargeAngles:
             f"a step turns a plane of {turned.weight.name} by {angle:.3g} radians: blocks of "
             f"{turned.block_size} of its {turned.weight.d} rows turn further than exact steps at "
             f"the same lr. lr={turned.lr / angle:.2g} turns none by more than one radian; the lr "
-            "of AngleSGD is the angle itself, for blocks of any size.",
-            stacklevel=7,  # the line that calls `step`
+            "of AngleSGD is an angle, for blocks of any size.",
+            stacklevel=_depth_of_the_caller(),
         )
+
+
+def _depth_of_the_caller() -> int:
+    """The `stacklevel` of the line outside of torch and this library that takes the step."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back and frame.f_code.co_filename.startswith(INSIDE):
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def angle_of(executor: Executor, member: Member, context: Context) -> Float[Tensor, ""]:

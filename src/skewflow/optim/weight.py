@@ -77,7 +77,8 @@ class Weight:
         if not self.has_master:
             state.pop("master", None)  # of a model that was cast to more digits
             return self.p
-        if "master" not in state:
+        digits = torch.float32 if self.is_half else self.p.dtype
+        if "master" not in state or state["master"].dtype != digits:  # the model was cast
             self.renew_master(state)
         master: Tensor = state["master"]
         return master
@@ -174,11 +175,13 @@ class Weight:
             what = f"a singular value is {off:.1e} from 1, where {NEAR} is the most"
         else:
             what = "it holds NaN or infinity"
+        call = "call `skewflow.nn.project_` on it for the nearest or `skewflow.nn.orthogonal_`"
+        if self.scale != 1:
+            call = f"call `skewflow.nn.orthogonal_` with scale={self.scale:g} on it"
         raise NotOnManifoldError(
-            f"{self.name} of shape {tuple(self.p.shape)} must stay orthogonal, and something other "
-            f"than its optimiser has written to it: {what}. Load orthogonal weights, call "
-            "`skewflow.nn.project_` on it for the nearest or `skewflow.nn.orthogonal_` for random "
-            "ones, or give it to another optimiser."
+            f"{self.name} of shape {tuple(self.p.shape)}{_over(self.scale)} must stay orthogonal, "
+            f"and something other than its optimiser has written to it: {what}. Load orthogonal "
+            f"weights, {call} for random ones, or give it to another optimiser."
         )
 
     def check_shape(self) -> None:
@@ -219,9 +222,10 @@ class Weight:
             "the optimiser is made."
         )
         if X.dtype == torch.float64 and check_stiefel(X.float()):
+            project = "call `skewflow.nn.project_` on it, or " if self.scale == 1 else ""
             way_out = (
-                "It is orthogonal to the digits of float32, as after `model.double()`: call "
-                "`skewflow.nn.project_` on it, or cast the model before `orthogonal_`."
+                f"It is orthogonal to the digits of float32, as after `model.double()`: {project}"
+                "cast the model before `orthogonal_`."
             )
         raise NotOnManifoldError(
             f"{self.name} of shape {tuple(self.p.shape)}{_over(self.scale)} must be orthogonal to "

@@ -97,14 +97,6 @@ def _mnist(found: Mapping[str, Rows]) -> str:
     return ", ".join(f"{name} {rows[key]['test at the end']}" for key, name in names.items())
 
 
-def _returns(found: Mapping[str, Rows]) -> str:
-    parts = []
-    for method in ("stoch-ortRNN", "exact-ortRNN", "vanRNN"):
-        row = _find(found["returns"], task="HalfCheetah", hidden=200, method=method)
-        parts.append(f"{method} {row['mean return']:,.0f}")
-    return ", ".join(parts)
-
-
 ROWS = (
     Row(f"{BENCH}/step_h200.json", "one step, 4096 x 4096, H200: times torch's SGD", _step),
     Row(
@@ -117,6 +109,5 @@ ROWS = (
     Row(f"{BENCH}/online_pca.json", "online PCA, 5000 x 4000, H200: time to the gap", _pca),
     Row("cifar/h200", "PlainNet-110, CIFAR-10, one seed: test accuracy", _cifar),
     Row("mnist", "two-layer network, MNIST, five seeds: test accuracy", _mnist),
-    Row("rl", "HalfCheetah by ES, three seeds: mean return", _returns),
 )
 """At most eight rows."""

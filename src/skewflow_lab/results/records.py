@@ -29,6 +29,7 @@ class Recorded:
         columns: For each table the columns that are shown; all when a table is not listed. An empty
             tuple shows a link instead.
         device: Show only rows of this machine, if the file has rows of several.
+        outdated: The options of its commands have changed; they are shown as comments.
     """
 
     results: Path
@@ -39,6 +40,7 @@ class Recorded:
     note: str = ""
     figure: str = ""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    outdated: bool = False
 
     @property
     def file(self) -> Path:
@@ -66,7 +68,8 @@ class Recorded:
     def commands(self) -> list[str]:
         """The commands that made it."""
         text = self.command if self.file.suffix == ".csv" else self.summary.get("command", "")
-        return (text or self.command).splitlines()
+        lines: list[str] = (text or self.command).splitlines()
+        return [f"# {line}" for line in lines] if self.outdated else lines
 
     @property
     def verdict(self) -> str:

@@ -18,6 +18,14 @@ def layers(at: Callable[..., Recorded]) -> list[Recorded]:
             "`accuracy`: two square layers and a readout on halved images, three seeds.",
         ),
         at(
+            f"{BENCH}/givens_policy.json",
+            "Policies of Givens rotations",
+            "nn",
+            command="skewflow bench givens-policy --save",
+            note="HalfCheetah with 64 hidden units, 60 generations of 16 directions and episodes "
+            "of 200 steps, five seeds; one setting for all, which was not searched.",
+        ),
+        at(
             f"{BENCH}/conv_norms.json",
             "Convolutions as operators on images",
             "nn",

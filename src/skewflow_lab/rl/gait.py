@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from .tasks import Environment
@@ -77,5 +76,7 @@ def has_torso(environment: Environment) -> bool:
 
 
 def _body(model: Any, name: str) -> int:
+    import mujoco  # of the extra `rl`
+
     found: int = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name)
     return found

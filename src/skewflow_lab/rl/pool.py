@@ -50,6 +50,7 @@ class Pool:
     def start(self, number: int) -> Rows:
         """Begin episode `number`, from 0, in all slots; the first observations."""
         if self._starts > number:
+            self._pool.close()
             self._make()
         while self._starts <= number:
             found, _ = self._pool.reset()
@@ -75,11 +76,11 @@ class Pool:
         return rows
 
 
-def require_envpool() -> None:
+def require_envpool(what: str = "--backend envpool") -> None:
     """Raise a `RunError` that says what to install, if anything."""
     require_simulators()
     if find_spec("envpool") is None:
         raise RunError(
-            "--backend envpool needs envpool, of the extra `rl`: pip install 'skewflow[rl]'. "
+            f"{what} needs envpool, of the extra `rl`: pip install 'skewflow[rl]'. "
             "--backend processes does without."
         )

@@ -1,7 +1,7 @@
 """The search of a method's settings: successive halving, the same for all methods."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -24,8 +24,10 @@ SIGMAS = (0.02, 0.05, 0.1)
 SEED = 1_000_000
 """The seed of all trials; no seed of a run is as large."""
 FIRST = 16
-"""The first round of a search has 1 / 16 of the generations of a run, and each round twice as many
-as the one before."""
+"""The first round of a search has 1 / 16 of the generations of a run, two at least, and each round
+twice as many as the one before."""
+POINTS = 4
+"""A trial of the first round has at least so many points of its curve, or one a generation."""
 Curve = Sequence[tuple[int, int, float]]
 """Generation, steps of the environment, and score."""
 FINALISTS = 2
@@ -47,12 +49,12 @@ def trials(count: int) -> list[Settings]:
 
 def rounds(count: int, generations: int) -> list[tuple[int, int]]:
     """How many trials go on in each round, and until which generation."""
-    found, until = [], max(1, generations // FIRST)
+    found, until = [], max(2, generations // FIRST)
     while True:
-        found.append((count, until))
+        found.append((count, min(until, generations)))
         if count <= FINALISTS:
             return found
-        count, until = count // 2, min(2 * until, generations)
+        count, until = count // 2, 2 * until
 
 
 def search(config: RLConfig, job: Job, cell: str, run: Run) -> dict[str, Any]:
@@ -62,27 +64,29 @@ def search(config: RLConfig, job: Job, cell: str, run: Run) -> dict[str, Any]:
     states: dict[int, dict[str, Any]] = dict(state["trainees"])
     curves: list[Curve] = [[] for _ in tried]
     plan = rounds(len(tried), config.generations)
-    alive, done = list(range(len(tried))), 0
+    often = replace(config, score_every=min(config.score_every, max(1, plan[0][1] // POINTS)))
+    alive, done, ends = list(range(len(tried))), 0, [0] * len(tried)
     for count, until in plan:
         best_first = sorted(alive, key=lambda t: -score(curves[t]))
         alive = sorted(best_first[:count])
         for t in alive:
-            trainee = Trainee(config, job, tried[t], EvolutionStrategy)
+            trainee = Trainee(often, job, tried[t], EvolutionStrategy)
             if t in states:
                 trainee.load_state_dict(states[t])
             if trainee.strategy.generation < until:
-                with workers_for(config, trainee) as workers:
+                with workers_for(often, trainee) as workers:
                     advance(trainee, workers, until)
                 states[t] = trainee.state_dict()
                 run.save(cell, {"trainees": states})
             # A resumed search finds some trials further than this round.
             curves[t] = [point for point in trainee.curve if point[0] < until]
+            ends[t] = until
             done += 1
             run.progress(done / sum(count for count, _ in plan))
     best = max(alive, key=lambda t: score(curves[t]))
     rows = [
-        {**asdict(settings), "generations": curve[-1][0] + 1, "score": score(curve)}
-        for settings, curve in zip(tried, curves, strict=True)
+        {**asdict(settings), "generations": end, "score": score(curve)}
+        for settings, end, curve in zip(tried, ends, curves, strict=True)
     ]
     return {"trials": rows, "settings": asdict(tried[best])}
 

@@ -219,7 +219,7 @@ def require_simulators() -> None:
 
 def versions(mjx: bool) -> dict[str, str]:
     """The versions of the simulators; with MJX also that of JAX, and the device that it uses."""
-    found = {name: version(name) for name in NEEDED}
+    found = {name: version(name) for name in (*NEEDED, "envpool") if find_spec(name)}
     if not mjx:
         return found
     import jax

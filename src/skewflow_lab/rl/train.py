@@ -80,6 +80,8 @@ def result(config: RLConfig, trainee: Trainee[Any]) -> dict[str, Any]:
     """The record of a job that is done, with scores of its last policy in starts new to it."""
     last, seeds = trainee.strategy.ask(), trainee.score_seeds(config.final_scores)
     rollout = rollout_of(config, trainee)
-    returns, gait = score(rollout, last.centre, last.moments, seeds)
-    rollout.simulation().close()
+    try:
+        returns, gait = score(rollout, last.centre, last.moments, seeds)
+    finally:
+        rollout.simulation().close()
     return trainee.result(returns, gait)

@@ -60,7 +60,9 @@ def test_the_ci_run_searches_and_learns_on_the_manifold(alone):
     assert trained["steps"] == 10 * 2 * 16 * 100
     assert [point[:2] for point in trained["curve"]] == [[g, g * 3200] for g in (0, 2, 4, 6, 8)]
     (found,) = summary["results"]["searches"]
-    assert [trial["generations"] for trial in found["trials"]] == [1, 1]
+    assert [trial["generations"] for trial in found["trials"]] == [2, 2]
+    scores = [trial["score"] for trial in found["trials"]]
+    assert len(set(scores)) == 2  # taken after a step: the starts are equal
     best = max(found["trials"], key=lambda trial: trial["score"])
     assert found["settings"] == {name: best[name] for name in found["settings"]}
     assert "workers" not in summary["config"] and "--workers" not in summary["command"]
@@ -441,3 +443,21 @@ def test_a_preset_that_only_another_experiment_has_is_refused(monkeypatch, capsy
     words = ("reproduce", "haar", "--preset", "ci", "--out", tmp_path)
     status, out, err = call(monkeypatch, capsys, *words)
     assert status == 2 and "quick" in out + err
+
+
+def test_the_claim_is_of_the_papers_methods_and_an_affine_policy_is_one_of_them():
+    low, high = made(1, 3, 2, 2, 2), made(5, 7, 6, 6, 6)
+    sized = {**GROUP, "methods": {"stoch-ortRNN": high, "vanRNN": low, "vanRNN-radius-1": high}}
+    assert claims.best_of_all(sized["methods"])[0] == "reproduced"  # radius 1 is a control of ours
+    affine = {**GROUP, "hidden": 0, "methods": {"affine": made(9, 9, 9, 9, 9)}}
+    assert "refuted here: stoch-ortRNN less affine is -3" in RL.verdict({"groups": [sized, affine]})
+    other = {**affine, "task": "HalfCheetah"}
+    assert "is reproduced here" in RL.verdict({"groups": [sized, other]})
+
+
+def test_methods_without_common_seeds_are_not_compared():
+    a, b = made(1, 2, 3), [{**run, "seed": 10 + run["seed"]} for run in made(1, 2, 3)]
+    assert claims.paired({"a": a, "b": b}, "a", "b") is None
+    methods = {"stoch-ortRNN": a, "vanRNN": b, "frozen-ortRNN": b}
+    assert claims.comparisons(methods) == [] and claims.below_frozen(methods) == []
+    assert claims.best_of_all(methods) is None

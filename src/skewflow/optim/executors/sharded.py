@@ -42,6 +42,7 @@ class Sharded(Executor):
     def undo(self) -> None:
         """Drop the prepared steps."""
         self._rounds.clear()
+        self._nows.clear()
 
     def step(self, context: Context) -> None:
         """Take the steps, and check the drift at intervals."""

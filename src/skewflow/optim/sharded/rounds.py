@@ -103,7 +103,7 @@ class Rounds:
 
     def refuse(self) -> None:
         """Take part in the first round, so that the other processes refuse the step, too."""
-        if not self._begun:
+        if self.waiting and not self._begun:
             self._begun = True
             requests = [request for _, request in self.waiting.values()]
             for request in requests:

@@ -9,7 +9,7 @@ import numpy as np
 OURS = "stoch-ortRNN"
 """The method of the paper."""
 RIVALS = ("exact-ortRNN", "vanRNN", "ortinit-vanRNN", "affine")
-"""The methods that the paper compares it with, by the beginning of their labels."""
+"""The methods that the paper compares it with."""
 TRAINED = ("stoch-ortRNN", "stoch-many-ortRNN", "stoch-uniform-ortRNN", "exact-ortRNN")
 FROZEN = "frozen-ortRNN"
 RESAMPLES = 10_000
@@ -35,10 +35,18 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def paired(methods: Methods, ours: str, theirs: str) -> dict[str, Any]:
+def beside_affine(groups: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Methods]]:
+    """Each group with its methods, and with those of its task that have no size."""
+    none = {group["task"]: group["methods"] for group in groups if not group["hidden"]}
+    return [(group, {**none.get(group["task"], {}), **group["methods"]}) for group in groups]
+
+
+def paired(methods: Methods, ours: str, theirs: str) -> dict[str, Any] | None:
     """The mean difference of two methods over the seeds that both have, and its interval."""
     by_seed = [{run["seed"]: run["score"] for run in methods[label]} for label in (ours, theirs)]
     seeds = sorted(set(by_seed[0]) & set(by_seed[1]))
+    if not seeds:
+        return None
     each = [by_seed[0][seed] - by_seed[1][seed] for seed in seeds]
     low, high = interval(each)
     return {
@@ -58,16 +66,22 @@ def comparisons(methods: Methods) -> list[dict[str, Any]]:
     pairs = [(OURS, other) for other in methods if other != OURS] if OURS in methods else []
     if FROZEN in methods:
         pairs += [(ours, FROZEN) for ours in TRAINED if ours in methods and ours != OURS]
-    return [paired(methods, ours, theirs) for ours, theirs in pairs]
+    return _all_paired(methods, pairs)
+
+
+def _all_paired(methods: Methods, pairs: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    found = (paired(methods, ours, theirs) for ours, theirs in pairs)
+    return [pair for pair in found if pair is not None]
 
 
 def best_of_all(methods: Methods) -> tuple[Verdict, list[dict[str, Any]]] | None:
     """Claim e: the paper's method is better than those that the paper compares it with."""
-    rivals = [label for label in methods if label.startswith(RIVALS) and " p=" not in label]
-    rivals += [label for label in methods if label == "ortinit-vanRNN p=20"]
-    if OURS not in methods or not rivals:
+    rivals = [label for label in methods if label.split(" ")[0] in RIVALS]  # "ortinit-vanRNN p=20"
+    if OURS not in methods:
         return None
-    found = [paired(methods, OURS, label) for label in rivals]
+    found = _all_paired(methods, [(OURS, label) for label in rivals])
+    if not found:
+        return None
     if any(pair["decided"] and pair["mean"] < 0 for pair in found):
         return "refuted", found
     if all(pair["decided"] and pair["mean"] > 0 for pair in found):
@@ -99,5 +113,5 @@ def below_frozen(methods: Methods) -> list[dict[str, Any]]:
     """The trained orthogonal methods that end below the frozen transition."""
     if FROZEN not in methods:
         return []
-    pairs = [paired(methods, ours, FROZEN) for ours in TRAINED if ours in methods]
+    pairs = _all_paired(methods, [(ours, FROZEN) for ours in TRAINED if ours in methods])
     return [pair for pair in pairs if pair["decided"] and pair["mean"] < 0]

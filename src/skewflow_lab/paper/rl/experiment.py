@@ -1,6 +1,7 @@
 """Evolution strategies with recurrent policies on six control tasks (Sec. 6.1)."""
 
 from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from skewflow.es import Moments
@@ -96,6 +97,8 @@ class RL(Experiment[RLConfig]):
     def missing(self) -> str | None:
         """The simulators."""
         absent = missing_simulators()
+        if not absent and find_spec("envpool") is None:
+            absent = ["envpool"]
         return f"needs {' and '.join(absent)}: pip install 'skewflow[rl]'" if absent else None
 
     def environment(self, config: RLConfig) -> dict[str, str]:

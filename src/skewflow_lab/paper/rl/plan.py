@@ -144,7 +144,8 @@ def _check_backend(config: RLConfig) -> None:
             )
         return
     require_mjx()
-    require_envpool()  # searches
+    if config.trials:
+        require_envpool("a search of settings for --backend mjx")
     for name, given, refused in (
         ("task", config.task, set(config.task) - set(PAPER_TASKS)),
         ("method", config.method, set(config.method) & set(FROZEN)),

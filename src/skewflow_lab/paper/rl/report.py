@@ -23,13 +23,13 @@ FEW_LABELS = 6
 def verdict(results: Mapping[str, Any]) -> str:
     """The order of the methods, and what it says of the paper's claims."""
     said = []
-    for group in results["groups"]:
+    for group, beside in claims.beside_affine(results["groups"]):
         methods = group["methods"]
         scores = {label: [run["score"] for run in runs] for label, runs in methods.items()}
         ranked = sorted(scores, key=lambda label: -fmean(scores[label]))
         listed = ", ".join(f"{label} {_with_deviation(scores[label])}" for label in ranked)
         said.append(f"{place(group)}, after {group['generations']} generations: {listed}")
-        said += _on_claims(group)
+        said += _on_claims(group, beside)
     said += [
         f"Along stoch-ortRNN on {place(group)}, {balance.verdict(sizes)}"
         for group, sizes in balances_of(results["groups"])
@@ -37,8 +37,8 @@ def verdict(results: Mapping[str, Any]) -> str:
     return f"Mean return of the last policy, ± one deviation over seeds. {'. '.join(said)}."
 
 
-def _on_claims(group: Mapping[str, Any]) -> list[str]:
-    methods, said = group["methods"], []
+def _on_claims(group: Mapping[str, Any], methods: claims.Methods) -> list[str]:
+    said = []
     if found := claims.best_of_all(methods):
         word, pairs = found
         worst = min(pairs, key=lambda pair: float(pair["mean"]))
@@ -106,8 +106,8 @@ def _add(groups: list[dict[str, Any]], group: Mapping[str, Any]) -> None:
     if differ or twice:
         what = f"{twice[0]} is in two of them" if twice else f"they differ in {', '.join(differ)}"
         raise RunError(
-            "runs of one task and size that are collected must hold different methods under equal "
-            f"settings: {what} for {place(group)}. Leave one out."
+            "runs of one task and size that are collected must hold different methods, of equal "
+            f"generations and horizon: {what} for {place(group)}. Leave one out."
         )
     same[0]["methods"] |= group["methods"]
 

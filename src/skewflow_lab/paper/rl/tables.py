@@ -90,8 +90,8 @@ def _returns(groups: Any, timing: Timing) -> Table:
 
 def _comparisons(groups: Any) -> Table:
     rows: list[tuple[Value, ...]] = []
-    for group in groups:
-        for pair in claims.comparisons(group["methods"]):
+    for group, methods in claims.beside_affine(groups):
+        for pair in claims.comparisons(methods):
             word = "undecided"
             if pair["decided"]:
                 word = "better" if pair["mean"] > 0 else "worse"
