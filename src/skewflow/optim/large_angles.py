@@ -58,7 +58,7 @@ class LargeAngles:
     """
 
     def __init__(self) -> None:
-        self._told: set[int] = set()
+        self._named: set[int] = set()
         """The streams of the weights that a warning has named."""
         self._sent: list[tuple[Turned, Tensor, torch.cuda.Event]] = []
 
@@ -75,9 +75,9 @@ class LargeAngles:
             whole = outer.whole if isinstance(outer, Gathered) else None
             executor, context = (outer, given) if whole is None else whole
             for member in executor.members:
-                size, told = member.choice.size, member.weight.stream in self._told
+                size, named = member.choice.size, member.weight.stream in self._named
                 unbiased = context.update.angle is None and member not in executor.left_out
-                if not unbiased or told or not isinstance(size, int):
+                if not unbiased or named or not isinstance(size, int):
                     continue
                 with few_threads(member.weight.p.numel()):
                     angle = angle_of(executor, member, context)
@@ -97,7 +97,7 @@ class LargeAngles:
     def _warn(self, turned: Turned, angle: float) -> None:
         if not MOST < angle < float("inf"):
             return
-        self._told.add(turned.weight.stream)
+        self._named.add(turned.weight.stream)
         warn(
             f"a step turns a plane of {turned.weight.name} by {angle:.3g} radians: blocks of "
             f"{turned.block_size} of its {turned.weight.d} rows turn further than exact steps at "

@@ -10,7 +10,7 @@ PATIENCE = 10
 """Moves for each row without a new best permutation, after which the search restarts near it."""
 
 REFRESH = 4096
-"""Exchanges after which all gains are computed anew, before rounding errors add up."""
+"""Exchanges after which all gains are computed again, before rounding errors add up."""
 
 
 @fast

@@ -124,7 +124,7 @@ class Training:
         self.seconds: list[float] = []
 
     def epoch(self) -> dict[str, Any]:
-        """Go once through the training images, binarised anew, and measure -ELBO on the others."""
+        """Go once through the training images, binarised again, and measure -ELBO on the others."""
         began, number = time.perf_counter(), len(self.rows)
         generator = spawn(self.seed, "epoch", number)
         weight = min(1.0, (number + 1) / max(1, self.warm_up))
