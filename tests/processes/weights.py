@@ -132,7 +132,7 @@ GATHERED = {  # shape, sharded dimension, and options that need the whole matrix
     "blocks of split rows": ((24, 10), 0, {"block_size": 4}),
     "exact with split columns": ((24, 10), 1, {"block_size": "dense"}),
     "cayley with split rows": ((9, 4), 0, {"block_size": "dense", "retraction": "cayley"}),
-    "exact of a square matrix": ((8, 8), 0, {"block_size": "dense"}),
+    "exact of a square matrix": ((8, 8), 1, {"block_size": "dense"}),
     "a sampler": ((13, 7), 1, {"block_size": 2, "sampler": RelabelledRoundRobin()}),
     "an empty part": ((12, 1), 1, {"block_size": "dense"}),
 }
