@@ -26,6 +26,13 @@ def layers(at: Callable[..., Recorded]) -> list[Recorded]:
             "of 200 steps, five seeds; one setting for all, which was not searched.",
         ),
         at(
+            "ode",
+            "Ordinary differential equations on O(d)",
+            "nn",
+            figure="ode/figures/gradients.png",
+            note="One seed on a busy machine. `memory` is in bytes.",
+        ),
+        at(
             f"{BENCH}/conv_norms.json",
             "Convolutions as operators on images",
             "nn",
