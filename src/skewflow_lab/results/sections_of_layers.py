@@ -26,6 +26,13 @@ def layers(at: Callable[..., Recorded]) -> list[Recorded]:
             "of 200 steps, five seeds; one setting for all, which was not searched.",
         ),
         at(
+            "vae",
+            "Variational autoencoders with normalising flows",
+            "nn",
+            figure="vae/figures/vae.png",
+            note="On two cores that had other work: seconds an epoch are upper bounds.",
+        ),
+        at(
             "ode",
             "Ordinary differential equations on O(d)",
             "nn",
