@@ -12,8 +12,8 @@ def layers(at: Callable[..., Recorded]) -> list[Recorded]:
             f"{BENCH}/givens_layer.json",
             "A layer of Givens rotations beside other orthogonal layers",
             "nn",
-            command="OMP_NUM_THREADS=1 skewflow bench givens-layer --rounds 5 --steps 300 --save",
-            note="`costs`: a forward and a backward pass on one thread of a busy machine, and the "
+            command="OMP_NUM_THREADS=2 skewflow bench givens-layer --rounds 15 --steps 300 --save",
+            note="`costs`: a forward and a backward pass on two cores, and the "
             "most memory held at once. "
             "`accuracy`: two square layers and a readout on halved images, three seeds.",
         ),
