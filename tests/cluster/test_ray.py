@@ -16,12 +16,11 @@ from es.objectives import Fatal, Hanging, Mortal, Unloadable, cracked
 from es.test_strategy import advance, pair
 from es.test_workers import assert_same, simple
 from skewflow.errors import WorkerError
-from skewflow_lab.paper import EXPERIMENTS
 from skewflow_lab.rl.ray_workers import RayWorkers
+from skewflow_lab.rl.tasks import missing_simulators
 
 ray = pytest.importorskip("ray", reason="needs `make test-ray`")
-RL = EXPERIMENTS["rl"]
-needs_simulators = pytest.mark.skipif(RL.missing() is not None, reason="needs the extra `rl`")
+needs_simulators = pytest.mark.skipif(bool(missing_simulators()), reason="needs the extra `rl`")
 GENERATIONS = 2
 
 

@@ -70,7 +70,7 @@ class LargeAngles:
             self._warn(turned, float(angle))
 
     def check(self, work: Iterable[tuple[Executor, Context]]) -> None:
-        """Warn of weights on the CPU that the prepared step will turn too far."""
+        """Warn of weights that the prepared step will turn too far; on CUDA `read` does."""
         for outer, given in work:
             whole = outer.whole if isinstance(outer, Gathered) else None
             executor, context = (outer, given) if whole is None else whole

@@ -71,7 +71,7 @@ def _local(tensor: Tensor | None) -> Tensor:
 
 
 def methods(d: int, k: int, mesh: DeviceMesh) -> dict[str, Step]:
-    """A step of `NUMBER` weights by each method; every method has weights of its own."""
+    """A step of `NUMBER` weights by each method; every method has its own weights."""
     found: dict[str, Step] = {}
     for s in SIZES if d == k else ():
         blocks = FlowSGD(_weights(d, k, mesh), lr=LR, momentum=MOMENTUM, block_size=s)

@@ -16,6 +16,7 @@ from skewflow.optim import FlowAdam, FlowSGD
 from ..data.sequences import Copying, Task
 from ..runs.seeds import spawn
 from .methods import relative_error
+from .resumable import Resumable
 
 Method = Literal["FlowSGD", "FlowAdam", "geotorch", "fixed", "LSTM"]
 """A net with an orthogonal transition, trained by `FlowSGD`, by `FlowAdam`, as geotorch's
@@ -71,7 +72,7 @@ def is_missing(method: Method) -> bool:
     return method == "geotorch" and find_spec("geotorch") is None
 
 
-class Learner:
+class Learner(Resumable):
     """A net, its optimisers, and the number of steps taken.
 
     Args:
@@ -109,7 +110,7 @@ class Learner:
             else:
                 layer = OrthogonalRNN(task.inputs, hidden)
                 torus_(layer.cell.weight_hh)
-            self.net = SequenceNet(layer, hidden, task.classes).to(device)
+            self.net: SequenceNet = SequenceNet(layer, hidden, task.classes).to(device)
             self.num_weights = sum(p.numel() for p in self.net.parameters())
             self.optimizers = self._make_optimizers(method)
 
@@ -167,18 +168,3 @@ class Learner:
         if not isinstance(self.net.layer, OrthogonalRNN):
             return None
         return relative_error(self.net.layer.cell.weight_hh)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed training needs."""
-        return {
-            "step": self.step,
-            "net": self.net.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.step = state["step"]
-        self.net.load_state_dict(state["net"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)

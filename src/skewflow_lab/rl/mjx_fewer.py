@@ -100,7 +100,7 @@ def half(going: np.ndarray, sizes: Sequence[int]) -> tuple[np.ndarray, ...] | No
 
 @partial(jax.jit)  # to mypy `jax.jit` alone is untyped
 def take(given: Given, episodes: Episodes, rows: tuple[Array, ...]) -> tuple[Given, Episodes]:
-    """Some rows of each group; each has a policy of its own then, (rows, 1, 1, ...)."""
+    """Some rows of each group; each then has its own policy, (rows, 1, 1, ...)."""
     groups, hidden, flat, at = [], [], [], 0
     for group, h, own in zip(given.groups, episodes.hidden, rows, strict=True):
         strategies, directions, sides, seeds = h.shape[:4]

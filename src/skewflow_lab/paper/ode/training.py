@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from skewflow.nn import orthogonality_error
 from skewflow.optim import FlowAdam, split_parameters
 
 from ...data import Digits, load_digits_part, load_images
+from ...models.resumable import Resumable
 from ...runs.files import RunError
 from ...runs.seeds import spawn
 from .models import ORTHOGONAL, Method, Reader, gradient_norms
@@ -59,7 +60,7 @@ class Data:
         return pixels[None] if self._task == "images" else pixels.mT[..., None]
 
 
-class Training:
+class Training(Resumable):
     """A reader in training; what step n draws depends on the seed and n only.
 
     `FlowAdam` steps the weight of an `OrthogonalODE`, and Adam all other parameters, both at one
@@ -83,7 +84,7 @@ class Training:
         self.iterations, self.seed, self.step = iterations, seed, 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.net = Reader(
+            self.net: Reader = Reader(
                 method,
                 data.inputs,
                 hidden,
@@ -136,21 +137,6 @@ class Training:
         x, _ = self.data.batch(self.batch, spawn(self.seed, "gradients"))
         with seeded(self.seed, "planes", "gradients"):
             return gradient_norms(self.net.flow, self.net.stem(x[0]), depths, self.seed)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a stopped run needs to go on."""
-        return {
-            "step": self.step,
-            "net": self.net.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
-        self.step = state["step"]
-        self.net.load_state_dict(state["net"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
 
 
 @contextmanager
