@@ -130,7 +130,8 @@ def main(store: str, rank: int, processes: int, d: int, rounds: int) -> None:
             row["kB sent for a weight"] = traffic.sent(processes) / NUMBER / 1e3
             rows.append({**row, "milliseconds": ms, "CPU milliseconds": of_cpu})
     if rank == 0:
-        print(json.dumps(rows))
+        print(json.dumps(rows), flush=True)
+    dist.barrier()  # a process that leaves early ends the connections of the others
     dist.destroy_process_group()
 
 
